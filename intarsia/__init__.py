@@ -1,0 +1,71 @@
+"""Intarsia: many tasks as small inlays over one frozen base.
+
+    import intarsia
+    from intarsia import Bottleneck
+
+    bank = intarsia.open("bank")
+    bank.learn("spam", "spam.csv", method=Bottleneck(64))
+    bank.predict("spam", ["You have won!"])
+
+Names load when first used: importing this package imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intarsia.bank.bank import Bank, Evaluation, Prediction
+    from intarsia.encoder.load import Encoder
+    from intarsia.errors import IntarsiaError
+    from intarsia.methods import Bottleneck
+    from intarsia.tasks import Example, TaskData, load_data
+    from intarsia.train.job import Settings
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Bank": "intarsia.bank.bank",
+    "Bottleneck": "intarsia.methods",
+    "Encoder": "intarsia.encoder.load",
+    "Evaluation": "intarsia.bank.bank",
+    "Example": "intarsia.tasks",
+    "IntarsiaError": "intarsia.errors",
+    "Prediction": "intarsia.bank.bank",
+    "Settings": "intarsia.train.job",
+    "TaskData": "intarsia.tasks",
+    "load_data": "intarsia.tasks",
+}
+
+__all__ = [
+    "Bank",
+    "Bottleneck",
+    "Encoder",
+    "Evaluation",
+    "Example",
+    "IntarsiaError",
+    "Prediction",
+    "Settings",
+    "TaskData",
+    "load_data",
+    "open",
+]
+
+
+def open(folder: str | Path = "bank", encoder: str | Path | Encoder | None = None, *, device: str = "cpu") -> Bank:
+    """Open a bank; a new one is begun at the first `learn`.
+
+    `encoder` is needed only to begin a bank over another base than the embedded `minilm`: a `transformers` folder, a
+    hub name, or a loaded `Encoder`. A bank remembers its base and refuses any other.
+    """
+    from intarsia.bank.bank import Bank
+
+    return Bank(folder, encoder, device=device)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'intarsia' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,0 +1,74 @@
+"""Texts into `predict` and answers out of it: arguments, standard input, files; JSON Lines and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intarsia.errors import IntarsiaError
+from intarsia import files
+
+if TYPE_CHECKING:
+    from intarsia.bank.bank import Prediction, Text
+
+
+def gather(texts: Sequence[str] | None, file: Path | None, text: str | None, pair: str | None) -> list[Text]:
+    """The texts to ask about."""
+    if file is not None:
+        if texts:
+            raise IntarsiaError("texts were given both as arguments and with --file; give one of them.")
+        from intarsia.tasks.data import load_texts
+
+        return load_texts(file, text=text, pair=pair)
+    if not texts and sys.stdin.isatty():
+        print("Texts, one a line; end with Ctrl-D.", file=sys.stderr)
+    try:
+        lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise IntarsiaError(f"standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
+    found = [_text(line) for line in lines if line.strip()]
+    if not found:
+        raise IntarsiaError("no text to ask about: give texts as arguments, on standard input, or with --file.")
+    return found
+
+
+def _text(line: str) -> Text:
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else line
+
+
+def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path | None, format: str | None) -> None:
+    """One answer a line, in the order of the texts."""
+    ending = format or ("csv" if output is not None and output.suffix == ".csv" else "jsonl")
+    if ending not in ("jsonl", "csv"):
+        raise IntarsiaError(f"the format {ending!r} is not known; expected jsonl or csv.")
+    rows = [{**_columns(text), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
+    content = _csv(rows) if ending == "csv" else "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    if output is None:
+        sys.stdout.write(content)
+        return
+    files.replace(output, [content.encode()])
+    print(f"{len(rows):,} answers written to {output}", file=sys.stderr)
+
+
+def _columns(text: Text) -> dict[str, str]:
+    return {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    flat = []
+    for row in rows:
+        probabilities = row.pop("probabilities", {})
+        if "labels" in row:
+            row["labels"] = "|".join(row["labels"])
+        flat.append({**row, **{f"p({label})": p for label, p in probabilities.items()}})
+    made = io.StringIO()
+    writer = csv.DictWriter(made, fieldnames=list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return made.getvalue()

@@ -1,0 +1,312 @@
+"""The bank: a folder of inlays over one frozen encoder, and everything one does with it.
+
+bank = intarsia.open("bank")
+bank.learn("spam", "spam.csv", method=Bottleneck(64))
+bank.predict("spam", ["You have won!"])
+bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from intarsia.bank.accounting import BankCost, account
+from intarsia.bank.entry import Entry, Problem
+from intarsia.bank.inlay import Inlay
+from intarsia.bank.store import Store
+from intarsia.errors import BankError, IntarsiaError
+from intarsia.tasks import TaskData, load_data
+from intarsia.tasks.examples import Example
+from intarsia.tasks.metrics import Interval, bootstrap, default_metric
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from intarsia.encoder.load import Encoder
+    from intarsia.methods import Method
+    from intarsia.serve.predictor import Predictor
+    from intarsia.tasks.heads import Pooling
+    from intarsia.train.job import Settings
+    from intarsia.train.loop import Trained, Watch
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer. `label` for one of n, `labels` for several of n, `score` for a number."""
+
+    task: str
+    label: str | None = None
+    labels: tuple[str, ...] | None = None
+    score: float | None = None
+    probability: float | None = None
+    probabilities: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A task's score on some examples, with a bootstrap interval."""
+
+    task: str
+    metric: str
+    interval: Interval
+    examples: int
+
+
+class Bank:
+    """A folder of inlays. The encoder is loaded when first needed."""
+
+    def __init__(self, folder: str | Path, encoder: str | Path | Encoder | None = None, *, device: str = "cpu") -> None:
+        self.store = Store(folder)
+        self.device = device
+        self._given = encoder
+        self._encoder: Encoder | None = None
+        self._predictor: Predictor | None = None
+        self._digests: dict[str, Inlay] = {}
+
+    @property
+    def encoder(self) -> Encoder:
+        """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
+        if self._encoder is None:
+            from intarsia.encoder.load import EMBEDDED, Encoder
+
+            bound = self.store.encoder
+            source = self._given or (bound["name"] if bound else EMBEDDED)
+            encoder = source if isinstance(source, Encoder) else Encoder.load(source, device=self.device)
+            if bound is not None:
+                self.store.bind(_description(encoder))  # refuses another base
+            self._encoder = encoder
+        return self._encoder
+
+    def learn(
+        self,
+        name: str,
+        data: Any,
+        method: Method | None = None,
+        *,
+        pooling: Pooling = "mean",
+        settings: Settings | None = None,
+        watch: Watch | None = None,
+        fresh: bool = False,
+        **columns: Any,
+    ) -> Entry:
+        """Learn a task and keep it as the newest version of `name`; other tasks are not touched.
+
+        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` go to `load_data`. The best epoch by
+        the validation part is kept; the score on the test part, with its interval, is stored with it. A run that was
+        killed goes on where it was when called again with the same arguments, unless `fresh`.
+        """
+        from intarsia.methods import Bottleneck
+        from intarsia.train.job import Job, Settings
+        from intarsia.train.loop import train
+
+        self.store.check_name(name)
+        task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        job = Job(name, task, method or Bottleneck(), pooling, settings or Settings())
+        with _working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
+            if fresh:
+                (work / "state.safetensors").unlink(missing_ok=True)
+            trained = train(job, self.encoder, state_file=work / "state.safetensors", watch=watch)
+            inlay = self._inlay(job, trained)
+            entry = self.store.add(inlay)
+            shutil.rmtree(work, ignore_errors=True)
+        return entry
+
+    def _inlay(self, job: Any, trained: Trained) -> Inlay:
+        shape = self.encoder.shape
+        method, head = job.method.count(shape), trained.head.count(shape)
+        state = trained.state
+        inlay = Inlay(
+            name=job.name,
+            kind=job.data.kind,
+            labels=tuple(job.data.labels),
+            method=_plain(job.describe()["method"]),
+            head={**trained.head.to_dict(), **trained.answers.to_dict()},
+            encoder={k: v for k, v in _description(self.encoder).items() if k != "parameters"},
+            tensors={k: v.cpu() for k, v in trained.tensors.items()},
+            parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
+            metrics={"metric": trained.metric, "dev": state.best, "best_epoch": state.best_epoch},
+            training={
+                **_plain({k: v for k, v in job.describe().items() if k != "method"}),
+                "steps": state.step,
+                "tokens": state.tokens,
+                "seconds": round(state.seconds, 1),
+                "history": state.history,
+            },
+            data={**job.data.source, "pairs": job.data.pairs},
+            versions=_versions(),
+            parents=(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        test = job.data.test
+        if test:
+            result = self._score(inlay, test, trained.metric)
+            interval = {"value": result.value, "low": result.low, "high": result.high, "examples": len(test)}
+            inlay.metrics["test"] = interval
+        return inlay
+
+    def _score(self, inlay: Inlay, examples: Sequence[Example], metric: str) -> Interval:
+        from intarsia.serve.predictor import Predictor, answers_of
+
+        answers = answers_of(inlay)
+        predictor = Predictor(self.encoder, lambda _: inlay, slots=1)
+        rows = predictor.predict([("", s) for s in self._segments(inlay, [(e.text, e.pair) for e in examples])])
+        return bootstrap(metric, answers.gold(examples), answers.decide(_stack(rows)), labels=answers.labels)
+
+    @overload
+    def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
+    @overload
+    def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
+
+    def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
+        """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
+
+        A text is a string, or a tuple of two for tasks over pairs.
+        """
+        if isinstance(task, str):
+            if isinstance(texts, str):
+                raise IntarsiaError("predict takes a list of texts, not one string: write [text].")
+            requests = [(task, text) for text in texts or ()]
+        else:
+            requests = list(task)
+        inlays = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
+        keyed: list[Any] = [None] * len(requests)
+        for name, (key, inlay) in inlays.items():
+            rows = [i for i, request in enumerate(requests) if request[0] == name]
+            pairs = [_text_and_pair(requests[i][1], inlay) for i in rows]
+            for i, segment in zip(rows, self._segments(inlay, pairs), strict=True):
+                keyed[i] = (key, segment)
+        answers = self.predictor.predict(keyed)
+        return [
+            _prediction(name, self.predictor.residents[key].answers.describe(row))
+            for (name, _), (key, _), row in zip(requests, keyed, answers, strict=True)
+        ]
+
+    @property
+    def predictor(self) -> Predictor:
+        if self._predictor is None:
+            from intarsia.serve.predictor import Predictor
+
+            self._predictor = Predictor(self.encoder, lambda key: self._digests[key])
+        return self._predictor
+
+    def _newest(self, name: str) -> tuple[str, Inlay]:
+        """The served version of a task, by its digest: a version learned meanwhile is picked up."""
+        entry = self.store.entry(name)
+        digest = entry.header.digest if entry.state == "ok" else ""
+        if digest not in self._digests:
+            self._digests[digest] = self.store.load(name, entry.version)
+        return digest, self._digests[digest]
+
+    def _segments(self, inlay: Inlay, pairs: Sequence[tuple[str, str | None]]) -> list[Any]:
+        limit = inlay.training.get("max_length")
+        return self.encoder.tokenize([a for a, _ in pairs], [b for _, b in pairs], max_length=limit)
+
+    def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
+        """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
+        from intarsia.tasks.data import load_examples
+
+        _, inlay = self._newest(name)
+        examples = load_examples(data, kind=inlay.kind, labels=tuple(inlay.labels), **columns)
+        metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
+        return Evaluation(name, metric, self._score(inlay, examples, metric), len(examples))
+
+    def tasks(self) -> list[Entry]:
+        """The served version of every task."""
+        return self.store.entries()
+
+    def cost(self) -> BankCost:
+        """What the bank costs, as the paper counts."""
+        bound = self.store.encoder
+        if bound is None:
+            raise BankError(f"the bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
+        return account(self.tasks(), int(bound["parameters"]))
+
+    def show(self, name: str, version: int | None = None) -> Entry:
+        return self.store.entry(name, version)
+
+    def versions(self, name: str) -> list[Entry]:
+        return self.store.versions(name)
+
+    def restore(self, name: str, version: int) -> Entry:
+        """Serve an older version again: its bytes become the newest version."""
+        return self.store.restore(name, version)
+
+    def remove(self, name: str, version: int | None = None) -> None:
+        self.store.remove(name, version)
+
+    def verify(self, *, rebuild: bool = False) -> list[Problem]:
+        return self.store.verify(rebuild)
+
+
+@contextmanager
+def _working_folder(folder: Path) -> Iterator[Path]:
+    """A run's own folder, which no other process may work in at the same time."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BankError(f"another process is learning this very task right now ({folder}). Wait for it to end.") from None
+    try:
+        yield folder
+    finally:
+        lock.release()
+        if not folder.exists():
+            Path(f"{folder}.lock").unlink(missing_ok=True)
+
+
+def _stack(rows: Iterable[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
+    return np.stack(list(rows))
+
+
+def _description(encoder: Encoder) -> dict[str, Any]:
+    return {
+        "name": encoder.name,
+        "fingerprint": encoder.fingerprint,
+        "tokenizer": encoder.tokenizer_fingerprint,
+        "parameters": encoder.shape.parameters,
+    }
+
+
+def _prediction(task: str, answer: dict[str, Any]) -> Prediction:
+    if "labels" in answer:
+        answer = {**answer, "labels": tuple(answer["labels"])}
+    return Prediction(task, **answer)
+
+
+def _text_and_pair(text: Text, inlay: Inlay) -> tuple[str, str | None]:
+    wants_pair = bool(inlay.data.get("pairs"))
+    if isinstance(text, str):
+        if wants_pair:
+            raise IntarsiaError(f"the task {inlay.name!r} is over text pairs: give (text, other text).")
+        return text, None
+    if not wants_pair:
+        raise IntarsiaError(f"the task {inlay.name!r} is over single texts, but a pair was given.")
+    return text[0], text[1]
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Tuples as lists, as JSON will give them back."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}
+
+
+def _versions() -> dict[str, str]:
+    packages = ("intarsia", "torch", "transformers", "tokenizers", "safetensors")
+    return {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in packages}}

@@ -1,0 +1,123 @@
+"""The catalog: which files a bank's folder holds now, and what is known of each.
+
+The folder is the truth. Each look compares its listing with the index and opens only what is new or has changed, so
+that what other processes add or remove shows up, and a look at an unchanged bank costs one listing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from intarsia.bank.index import Index, Key, Row
+from intarsia.bank.inlay import check_file, read_header
+from intarsia.errors import BankError
+
+TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
+
+
+class Stamp(NamedTuple):
+    size: int
+    mtime_ns: int
+
+
+def file_name(version: int) -> str:
+    return f"{version:04d}.safetensors"
+
+
+class Catalog:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._inlays = folder / "inlays"
+        self._index: Index | None = None
+        self._lock = threading.Lock()
+
+    def path(self, name: str, version: int) -> Path:
+        return self._inlays / name / file_name(version)
+
+    def look(self, name: str | None = None, *, whole: bool = False) -> list[Row]:
+        """Rows of one task or of all, by name and version; `whole` reads every file to its end, changed or not."""
+        with self._lock:
+            index = self._opened()
+            stamps = self._listing(name)
+            known = {key: row for key, row in index.rows.items() if name in (None, key[0])}
+            put: list[Row] = []
+            gone = known.keys() - stamps.keys()
+            for key, stamp in stamps.items():
+                row = known.get(key)
+                if row is not None and not whole and row.state == "ok" and stamp == (row.size, row.mtime_ns):
+                    continue
+                # A file is written once. One that has changed since is suspect and is read whole, and so is a damaged
+                # one, each time: if somebody has put it right, it is good again at once.
+                fresh = self._describe(key, stamp, whole=whole or row is not None)
+                if fresh is None:
+                    gone.add(key)
+                elif fresh != row:
+                    put.append(fresh)
+            index.update(put, gone)
+            return sorted(row for key, row in index.rows.items() if key in stamps)
+
+    def mark_damaged(self, name: str, version: int, reason: str) -> None:
+        with self._lock:
+            index = self._opened()
+            row = index.rows.get((name, version))
+            if row is not None:
+                index.update([row._replace(state="damaged", reason=reason)])
+
+    def forget(self) -> None:
+        with self._lock:
+            self._opened().clear()
+
+    def names(self) -> list[str]:
+        """The task folders there are, as the file system spells them."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays) as folders:
+            return sorted(entry.name for entry in folders if TASK_NAME.fullmatch(entry.name) and entry.is_dir())
+        return []
+
+    def versions(self, name: str) -> list[int]:
+        return sorted(version for _, version in self._listing(name))
+
+    def _opened(self) -> Index:
+        if self._index is None:
+            self._index = Index(self.folder / "index.sqlite")
+        return self._index
+
+    def _listing(self, name: str | None) -> dict[Key, Stamp]:
+        stamps: dict[Key, Stamp] = {}
+        for task in self.names() if name is None else [name]:
+            # Tasks and files may be removed by others while we look.
+            with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays / task) as files:
+                for entry in files:
+                    match = VERSION_FILE.fullmatch(entry.name)
+                    if match is None or entry.name != file_name(int(match[1])):
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        stamps[task, int(match[1])] = Stamp(status.st_size, status.st_mtime_ns)
+        return stamps
+
+    def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> Row | None:
+        """Open a file; None where it has just been removed."""
+        path = self.path(*key)
+        digest = fingerprint = header_json = reason = ""
+        try:
+            header = check_file(path) if whole else read_header(path)
+            digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
+            header_json = header.to_json()
+            if header.name != key[0]:
+                raise BankError(
+                    f"{path} holds the task {header.name!r}, but lies in the folder of {key[0]!r}. "
+                    f"Move it to the folder {header.name!r}."
+                )
+        except BankError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            reason = str(error)
+        file = path.relative_to(self.folder).as_posix()
+        state = "damaged" if reason else "ok"
+        return Row(*key, file, *stamp, digest, fingerprint, header_json, state, reason)

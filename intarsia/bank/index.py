@@ -1,0 +1,170 @@
+"""The index: what the headers of a bank's files say, in SQLite, so that a bank of a thousand tasks opens at once.
+
+It is a cache and nothing else. It can be deleted at any time; it is never the only place of anything; and nothing that
+goes wrong with it (garbage, a lock, a read-only disk) reaches the user: then the rows simply live in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SCHEMA_VERSION = 1
+BUSY_MILLISECONDS = 5000
+BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+Key = tuple[str, int]  # task, version
+
+
+class Row(NamedTuple):
+    """What is known of one file. `size` and `mtime_ns` tell whether it is still the file that was looked at."""
+
+    name: str
+    version: int
+    file: str  # relative to the bank's folder
+    size: int
+    mtime_ns: int
+    digest: str
+    fingerprint: str  # of the base that the inlay was made for
+    header: str  # JSON; empty where the file cannot be read
+    state: str  # "ok" | "damaged"
+    reason: str  # why it is damaged
+
+    @property
+    def key(self) -> Key:
+        return self.name, self.version
+
+
+CREATE = """
+CREATE TABLE inlays (
+    name TEXT NOT NULL, version INTEGER NOT NULL, file TEXT NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
+    digest TEXT NOT NULL, fingerprint TEXT NOT NULL, header TEXT NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    checksum INTEGER NOT NULL, PRIMARY KEY (name, version)
+)
+"""
+COLUMNS = (*Row._fields, "checksum")
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM inlays"
+UPSERT = f"INSERT OR REPLACE INTO inlays ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+DELETE = "DELETE FROM inlays WHERE name = ? AND version = ?"
+
+
+class Index:
+    """The rows in memory, kept in an SQLite file where that is possible.
+
+    Connections are short-lived: the index may be used from any thread, and survives a fork.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.persistent = True
+        self.rows: dict[Key, Row] = self._read()
+
+    def update(self, put: Collection[Row], drop: Collection[Key] = ()) -> None:
+        for key in drop:
+            self.rows.pop(key, None)
+        self.rows.update((row.key, row) for row in put)
+        if put or drop:
+            self._write(put, drop)
+
+    def clear(self) -> None:
+        """Forget everything, also what the file on disk says of inlays that this object never saw."""
+        self.rows = {}
+        self._write((), (), everything=True)
+
+    def _read(self) -> dict[Key, Row]:
+        if not self.path.exists():  # looking at a bank does not create anything
+            return {}
+        try:
+            with self._connection() as connection:
+                found = [(Row._make(values), checksum) for *values, checksum in connection.execute(SELECT)]
+            return {row.key: row for row, checksum in found if _checksum(row) == checksum}
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
+            return {}
+
+    def _write(self, put: Collection[Row], drop: Collection[Key], everything: bool = False) -> None:
+        if not self.persistent:
+            return
+        for _ in range(2):  # a broken file found only now is set aside, and its successor gets all that is known
+            try:
+                with self._connection() as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    if everything:
+                        connection.execute("DELETE FROM inlays")
+                    connection.executemany(DELETE, drop)
+                    connection.executemany(UPSERT, [(*row, _checksum(row)) for row in put])
+                    connection.execute("COMMIT")
+                return
+            except (sqlite3.Error, OSError, UnicodeError) as error:
+                if not self._give_up(error):
+                    return
+                put = list(self.rows.values())
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        # With isolation level None the transactions are exactly those written here.
+        connection = sqlite3.connect(self.path, timeout=BUSY_MILLISECONDS / 1000, isolation_level=None)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._prepare(connection)
+            yield connection
+        finally:
+            connection.close()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if _schema_version(connection) == SCHEMA_VERSION:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        found = _schema_version(connection)  # again, under the lock: another process may have been faster
+        if found > SCHEMA_VERSION:
+            raise _NewerSchema
+        if found < SCHEMA_VERSION:
+            connection.execute("DROP TABLE IF EXISTS inlays")
+            connection.execute(CREATE)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+    def _give_up(self, error: Exception) -> bool:
+        """After a failure: set a broken file aside (True: a new one can be begun), else go on in memory alone."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code == sqlite3.SQLITE_BUSY:
+            return False  # the rows stay in memory; the file gets those that another process finds
+        # SQLITE_ERROR is "no such table" and the like: the right version number over the wrong tables.
+        broken = isinstance(error, sqlite3.Error) and code in BROKEN | {sqlite3.SQLITE_ERROR}
+        if broken and not isinstance(error, _NewerSchema):
+            with contextlib.suppress(OSError):
+                set_aside(self.path)
+                return True
+        self.persistent = False
+        return False
+
+
+class _NewerSchema(sqlite3.Error):
+    """A newer Intarsia keeps this index: it is left alone, and this one works in memory."""
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a broken index to the first free `.broken-N`; its write-ahead log must not meet the next index."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.broken-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _checksum(row: Row) -> int:
+    """SQLite does not notice a flipped bit inside a value; a row that has one is read from its file again."""
+    return zlib.crc32(repr(tuple(row)).encode())
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version

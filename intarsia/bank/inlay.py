@@ -1,0 +1,238 @@
+"""An inlay: what one task learned, as one file.
+
+The file is plain safetensors (`safetensors.torch.load_file` opens it) whose metadata carry a JSON description and a
+digest over everything. Nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intarsia import files
+from intarsia.bank.container import (
+    DTYPE_NAMES,
+    LONGEST_HEADER,
+    Container,
+    TensorSpec,
+    canonical,
+    damaged,
+    digest_of,
+    offsets,
+    opening,
+    parse,
+)
+from intarsia.errors import BankError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Description:
+    """Everything about an inlay but its tensors; plain JSON values throughout."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    method: dict[str, Any]
+    head: dict[str, Any]
+    encoder: dict[str, str]
+    parameters: dict[str, int]
+    metrics: dict[str, Any]
+    training: dict[str, Any]
+    data: dict[str, Any]
+    versions: dict[str, str]
+    parents: tuple[str, ...]  # digests of the inlays that this one is composed of
+    created: str  # ISO 8601, UTC
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inlay(Description):
+    """What one task learned. Tensors are named "method.…" and "head.…"."""
+
+    tensors: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InlayHeader(Description):
+    """What can be known of an inlay file without reading its tensors' values."""
+
+    digest: str
+    bytes: int  # of the whole file
+    layout: dict[str, TensorSpec]
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self))  # `asdict` would copy every value first
+
+    @classmethod
+    def from_json(cls, text: str) -> InlayHeader:
+        """The reverse of `to_json`."""
+        stored = json.loads(text)
+        layout = {name: TensorSpec(dtype, tuple(shape)) for name, (dtype, shape) in stored["layout"].items()}
+        described = {**stored, "labels": tuple(stored["labels"]), "parents": tuple(stored["parents"])}
+        return cls(**{**described, "layout": layout})
+
+
+TEXT_FIELDS = ("name", "kind", "created")
+TUPLE_FIELDS = ("labels", "parents")
+FIELDS = tuple(field.name for field in fields(Description))
+
+
+def write_inlay(inlay: Inlay, path: str | Path) -> None:
+    """Write `inlay` to `path`, whole or not at all."""
+    files.replace(Path(path), encode(inlay))
+
+
+def read_inlay(path: str | Path) -> Inlay:
+    """Read a file whole, check its digest, and give back the inlay."""
+    path = Path(path)
+    content = read_content(path)
+    container = check_content(content, path)
+    from safetensors.torch import load
+
+    return Inlay(**_described(container, path), tensors=load(content))
+
+
+def read_header(path: str | Path) -> InlayHeader:
+    """Read the description alone. Only `check_file` and `read_inlay` compare the digest: that takes the whole file."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            container = parse(file, size, path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return _header(container, size, path)
+
+
+def check_file(path: str | Path) -> InlayHeader:
+    """Read a file whole and compare its digest, without making tensors of it."""
+    path = Path(path)
+    content = read_content(path)
+    return _header(check_content(content, path), len(content), path)
+
+
+def read_content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def check_content(content: bytes, where: Path) -> Container:
+    """Take a whole file's content apart; an error unless its digest is what it says."""
+    container = parse(io.BytesIO(content), len(content), where)
+    if digest_of(container.header, container.layout, container.slices(content)) != container.digest:
+        raise damaged(where, "its content does not have the digest that it states")
+    return container
+
+
+def encode(inlay: Inlay) -> list[files.Part]:
+    """The bytes of an inlay's file, in parts, so that large tensors are not copied together first."""
+    layout = {name: _spec_of(name, tensor) for name, tensor in inlay.tensors.items()}
+    values = {name: _values_of(tensor) for name, tensor in inlay.tensors.items()}
+    described = {name: _plain(getattr(inlay, name), name) for name in FIELDS}
+    header = canonical(described)
+    try:
+        digest = digest_of(header, layout, values)
+    except UnicodeEncodeError as error:
+        raise BankError(
+            f"The inlay {inlay.name!r} cannot be written: one of its texts is not valid Unicode ({error.reason}: "
+            f"{error.object[error.start : error.end]!r}). Check its labels and the texts that describe it."
+        ) from error
+    wrong = _wrong_field(described)
+    if wrong is not None:
+        raise BankError(f"The inlay {inlay.name!r} cannot be written: its description {wrong}.")
+    start = opening(header, digest, layout)
+    if len(start) > LONGEST_HEADER:
+        raise BankError(
+            f"The inlay {inlay.name!r} cannot be written: its description takes {len(start)} bytes and can have "
+            f"{LONGEST_HEADER}. Shorten what it says of its training and data."
+        )
+    return [start, *(values[name] for name in offsets(layout))]
+
+
+def _spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
+    if not name.startswith(("method.", "head.")):
+        raise BankError(
+            f'The tensor {name!r} cannot be stored: a name that begins with "method." or "head." was expected.'
+        )
+    dtype = DTYPE_NAMES.get(str(tensor.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise BankError(
+            f"The tensor {name!r} is {tensor.dtype}, which an inlay cannot hold; one of "
+            f"{', '.join(DTYPE_NAMES)} was expected. Convert it first, usually with .float()."
+        )
+    return TensorSpec(dtype, tuple(tensor.shape))
+
+
+def _values_of(tensor: torch.Tensor) -> memoryview:
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _plain(value: Any, where: str) -> Any:
+    """`value` as JSON can carry it. An undefined metric (NaN) becomes null rather than costing the trained inlay."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+    if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+        return _plain(value.item(), where)
+    raise BankError(
+        f"{where} holds a {type(value).__name__}, which an inlay's description cannot carry; "
+        "text, numbers, true, false, nothing, lists and dictionaries were expected."
+    )
+
+
+def _described(container: Container, where: Path) -> dict[str, Any]:
+    """The description's fields, each of the expected type."""
+    try:
+        stored = json.loads(container.header)
+    except (ValueError, RecursionError):
+        raise damaged(where, "its description is not JSON") from None
+    wrong = _wrong_field(stored)
+    if wrong is not None:
+        raise damaged(where, f"its description {wrong}")
+    return {name: tuple(stored[name]) if name in TUPLE_FIELDS else stored[name] for name in FIELDS}
+
+
+def _wrong_field(described: Any) -> str | None:
+    """What is wrong with a description as JSON carries it, or nothing."""
+    for name in FIELDS:
+        value = described.get(name) if isinstance(described, dict) else None
+        if name in TEXT_FIELDS:
+            right, expected = isinstance(value, str), "text"
+        elif name in TUPLE_FIELDS:
+            right, expected = (
+                isinstance(value, list) and all(isinstance(item, str) for item in value),
+                "a list of texts",
+            )
+        else:
+            right, expected = isinstance(value, dict), "a dictionary"
+        if not right:
+            return f"should have {name!r} as {expected}"
+    return None
+
+
+def _header(container: Container, size: int, where: Path) -> InlayHeader:
+    described = _described(container, where)
+    return InlayHeader(**described, digest=container.digest, bytes=size, layout=container.layout)
+
+
+def _unreadable(path: Path, error: OSError) -> BankError:
+    return BankError(
+        f"{path} cannot be read: {error.strerror or error}. An inlay file that this user may read was expected."
+    )

@@ -1,0 +1,310 @@
+"""The command line: every verb is one call of the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intarsia import __version__
+from intarsia.errors import IntarsiaError
+
+if TYPE_CHECKING:
+    from intarsia.bank.bank import Bank
+
+app = typer.Typer(
+    name="intarsia",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Many text tasks as small inlays over one frozen transformer.
+
+    Each task is learned as a small file, beside a base that never changes. Learning one task never touches another,
+    and one pass through the base answers all of them.
+
+    [bold]A first task[/]: a CSV file with the columns [cyan]text[/] and [cyan]label[/]:
+
+      intarsia learn spam spam.csv\n
+      intarsia predict spam "You have won a prize!"\n
+      intarsia tasks
+
+    Bad input ends with exit code 2 and a message that says what to do; nothing is lost.""",
+)
+
+BankOption = Annotated[
+    Path, typer.Option("--bank", "-b", envvar="INTARSIA_BANK", help="The bank's folder.", show_default=True)
+]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder", "-e", help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank "
+        "remembers its own; name it only to begin a bank.", show_default="the bank's own, or minilm",
+    ),
+]  # fmt: skip
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
+TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="found")]
+PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="found")]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …")]
+
+
+def _open(bank: Path, encoder: str | None = None, device: str = "cpu") -> Bank:
+    from intarsia.bank.bank import Bank
+
+    return Bank(bank, encoder, device=device)
+
+
+@app.command(rich_help_panel="Tasks")
+def learn(
+    name: Annotated[str, typer.Argument(help="A name for the task.", show_default=False)],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A file (.csv .tsv .jsonl .parquet, also .gz .zst), a folder with train/dev/test files, or a hub data "
+            "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].", show_default=False,
+        ),
+    ],
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: Annotated[str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")] = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
+    method: Annotated[str, typer.Option("--method", "-m", help="The method and its size.")] = "houlsby-64",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
+    ] = None,
+    pooling: Annotated[str, typer.Option(help="What the head reads: mean, cls, pooler or trained-pooler.")] = "mean",
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr")] = 1e-3,
+    epochs: Annotated[int, typer.Option(help="Passes over the training examples.")] = 5,
+    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="accuracy, f1-binary, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
+    device: DeviceOption = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Learn a task from labelled texts.
+
+    The best epoch by the validation part is kept; its score on the test part is printed with a 95 % interval.
+    Where the data has no parts of its own they are split off: 80/10/10, stratified, equal texts on one side.
+    A run that was interrupted, even killed, goes on where it was when started again with the same arguments.
+    """  # fmt: skip
+    from intarsia import console
+    from intarsia.methods import parse
+    from intarsia.tasks import load_data
+
+    chosen = parse(method, option or ())
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    from intarsia.train.job import Settings
+
+    settings = Settings(
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        max_length=max_length,
+        patience=patience,
+        metric=metric,
+        seed=seed,
+    )
+    opened = _open(bank, encoder, device)
+    if not json:
+        rows = task.source["rows"]
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        console.err.print(
+            f"{name}: {what}; {rows['train']:,} train, {rows['dev']:,} dev, {rows['test']:,} test ({task.source['split']})"
+        )
+    with console.training_bar(name, quiet=json) as watch:
+        entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+    from intarsia.tables import entry_dict, learned
+
+    console.print_json(entry_dict(entry)) if json else console.out.print(learned(entry))
+
+
+@app.command(rich_help_panel="Tasks")
+def predict(
+    name: TaskArgument,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; none: one a line from standard input.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts from a data file instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file, .jsonl or .csv, instead of the screen.")
+    ] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    format: Annotated[str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")] = None,
+    bank: BankOption = Path("bank"),
+    device: DeviceOption = "cpu",
+) -> None:
+    """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
+
+    Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
+    texts of an argument or a line are separated by a tab.
+    """
+    from intarsia import answers
+
+    requests = answers.gather(texts, file, text, pair)
+    answers.write(_open(bank, device=device).predict(name, requests), requests, output, format)
+
+
+@app.command(rich_help_panel="Tasks")
+def evaluate(
+    name: TaskArgument,
+    data: Annotated[str, typer.Argument(help="Labelled data: a file, or a folder whose test part is used.")],
+    metric: Annotated[str | None, typer.Option(help="Another metric than the task's own.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    bank: BankOption = Path("bank"),
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Score a task on labelled data, with a 95 % bootstrap interval."""
+    from intarsia import console
+
+    result = _open(bank, device=device).evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
+    i = result.interval
+    if json:
+        console.print_json(
+            {"task": name, "metric": result.metric, "value": i.value, "low": i.low, "high": i.high,
+             "examples": result.examples}
+        )  # fmt: skip
+    else:
+        console.out.print(
+            f"{name}: {result.metric} {i.value:.4f} (95 % interval {i.low:.4f} to {i.high:.4f}) "
+            f"on {result.examples:,} examples"
+        )
+
+
+@app.command(rich_help_panel="The bank")
+def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
+    """List the tasks and what they cost: trained parameters, bytes, multiples of the base."""
+    from intarsia import console
+    from intarsia.tables import tasks_dict, tasks_table
+
+    opened = _open(bank)
+    entries = opened.tasks()
+    if json:
+        console.print_json(tasks_dict(opened) if entries else {"tasks": []})
+    elif not entries:
+        console.out.print(f"The bank {bank} holds no task yet. Learn one: intarsia learn NAME DATA")
+    else:
+        for part in tasks_table(opened):
+            console.out.print(part)
+
+
+@app.command(rich_help_panel="The bank")
+def show(
+    name: TaskArgument,
+    version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
+    bank: BankOption = Path("bank"),
+    json: JsonOption = False,
+) -> None:
+    """Show all that is known of a task: labels, method, head, scores, training, data, versions."""
+    from intarsia import console
+    from intarsia.tables import entry_dict, show_table
+
+    opened = _open(bank)
+    entry = opened.show(name, version)
+    console.print_json(entry_dict(entry)) if json else console.out.print(show_table(entry, opened.versions(name)))
+
+
+@app.command(rich_help_panel="The bank")
+def remove(
+    name: TaskArgument,
+    version: Annotated[int | None, typer.Option(help="Only this version.", show_default="all")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bank: BankOption = Path("bank"),
+) -> None:
+    """Delete a task, or one version of it."""
+    from intarsia import console
+
+    opened = _open(bank)
+    count = len(opened.versions(name)) if version is None else 1
+    what = f"task {name} with its {count} version{'s' * (count > 1)}" if version is None else f"version {version} of {name}"
+    if not yes and not typer.confirm(f"Delete {what} from {bank}? This cannot be undone."):
+        raise typer.Exit(1)
+    opened.remove(name, version)
+    console.out.print(f"Deleted {what}.")
+
+
+@app.command(rich_help_panel="The bank")
+def restore(
+    name: TaskArgument,
+    version: Annotated[int, typer.Argument(help="The older version to serve again.", show_default=False)],
+    bank: BankOption = Path("bank"),
+) -> None:
+    """Serve an older version again: its bytes become the newest version."""
+    from intarsia import console
+
+    entry = _open(bank).restore(name, version)
+    console.out.print(f"{name}: version {version} is served again, as version {entry.version}.")
+
+
+@app.command(rich_help_panel="The bank")
+def verify(
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the index anew, from the files alone.")] = False,
+    bank: BankOption = Path("bank"),
+    json: JsonOption = False,
+) -> None:
+    """Read every inlay whole and check its digest, its base and its place; name what is damaged (exit code 1)."""
+    from intarsia import console
+
+    opened = _open(bank)
+    problems = opened.verify(rebuild=rebuild)
+    count = sum(len(opened.versions(e.name)) for e in opened.tasks())
+    if json:
+        rows: list[dict[str, Any]] = [{"file": str(p.path), "reason": p.reason} for p in problems]
+        console.print_json({"files": count, "problems": rows})
+    else:
+        for problem in problems:
+            console.error(problem.reason)
+        console.out.print(f"{count} files read, {len(problems)} damaged.")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"intarsia {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point: an error that a user can mend becomes a message and exit code 2."""
+    from intarsia import console
+
+    try:
+        app()
+    except IntarsiaError as error:
+        console.error(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.err.print("\nInterrupted. Nothing is lost: the same command goes on from here.")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

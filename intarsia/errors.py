@@ -1,0 +1,23 @@
+"""The one error that a user can mend.
+
+Everything that is wrong with an input (a file, a name, an option) is an `IntarsiaError`: its message says what was
+wrong, where, what was expected and what to do. The command line prints it without a traceback and exits with 2.
+"""
+
+from __future__ import annotations
+
+
+class IntarsiaError(Exception):
+    """Bad input: the message says what, where, what was expected and what to do."""
+
+
+class DataError(IntarsiaError):
+    """Something in a data file or data folder cannot be used; names file, row and column."""
+
+
+class BankError(IntarsiaError):
+    """Something in a bank cannot be used: a missing task, a damaged file, a foreign base."""
+
+
+class EncoderError(IntarsiaError):
+    """The base cannot be found, loaded or attached to."""

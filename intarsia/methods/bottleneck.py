@@ -1,0 +1,163 @@
+"""Bottleneck adapters (Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP).
+
+Two a layer: on the projected, dropped-out output h of the attention and of the feed-forward sub-layer, before the
+residual add: LN(x + A(h)) with A(h) = h + W_up gelu(W_down h + b_down) + b_up. Both matrices start near zero, so A
+starts near the identity. The LayerNorms of the task are trained too. 2md + d + m parameters an adapter.
+
+The variants that the authors tried (section 3.6) are options: other activations, a norm inside, more layers inside,
+attention only, parallel to the sub-layer, multiplicative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, OUTSIDE, NormShape
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Spec, check_choice, check_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+_PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
+_ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
+_INNER_NORMS = ("none", "layer", "batch")
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    import torch
+    import torch.nn.functional as F
+
+    table: dict[str, Callable[[Tensor], Tensor]] = {
+        "gelu": partial(F.gelu, approximate="tanh"),  # the paper's program uses the tanh form
+        "relu": F.relu,
+        "tanh": torch.tanh,
+        "swish": F.silu,
+    }
+    return table[name]
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """Houlsby adapters of `size` hidden units."""
+
+    size: int = 64
+    places_in_layer: Literal["both", "attention", "ffn"] = "both"
+    layers: tuple[int, ...] | None = None  # the layers it lives in; None: all
+    activation: Literal["gelu", "relu", "tanh", "swish"] = "gelu"
+    depth: int = 1  # hidden layers inside the adapter
+    inner_norm: Literal["none", "layer", "batch"] = "none"  # on the hidden units, before the activation
+    parallel: bool = False  # reads the sub-layer's input instead of its output
+    multiplicative: bool = False  # h * (1 + u) instead of h + u
+    norms: bool = True  # train the LayerNorms of these layers
+    embedding_norm: bool | None = None  # train the embedding LayerNorm; None: if the adapters are in every layer
+    std: float = 1e-2  # of both matrices' truncated-normal start (1e-3 in the authors' program)
+
+    name: ClassVar[str] = "bottleneck"
+    start_only: ClassVar[tuple[str, ...]] = ("std",)
+
+    def __post_init__(self) -> None:
+        check_choice("places_in_layer", self.places_in_layer, _PLACES)
+        check_choice("activation", self.activation, _ACTIVATIONS)
+        check_choice("inner_norm", self.inner_norm, _INNER_NORMS)
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
+        for option, value, least in (("size", self.size, 1), ("depth", self.depth, 1), ("std", self.std, 0)):
+            if value < least:
+                raise IntarsiaError(f"{option} {value} is too small: at least {least} was expected.")
+
+    @property
+    def wants_sublayer_input(self) -> bool:
+        return self.parallel
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        norms = {(n.site, n.layer) for n in self._trained_norms(shape)}
+        return frozenset(norms | set(self._adapters(shape)))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        m, d = self.size, shape.width
+        specs: dict[str, Spec] = {}
+        for site, layer in self._adapters(shape):
+            name = f"{layer}.{site}"
+            specs[f"{name}.down.weight"] = Spec((m, d), "normal", self.std, decay=True)
+            specs[f"{name}.down.bias"] = Spec((m,), "zeros")
+            for i in range(1, self.depth):
+                specs[f"{name}.hidden{i}.weight"] = Spec((m, m), "normal", self.std, decay=True)
+                specs[f"{name}.hidden{i}.bias"] = Spec((m,), "zeros")
+            if self.inner_norm != "none":
+                specs[f"{name}.inner.weight"] = Spec((m,), "ones")
+                specs[f"{name}.inner.bias"] = Spec((m,), "zeros")
+            if self.inner_norm == "batch":
+                specs[f"{name}.inner.mean"] = Spec((m,), "zeros", trained=False)
+                specs[f"{name}.inner.variance"] = Spec((m,), "ones", trained=False)
+            specs[f"{name}.up.weight"] = Spec((d, m), "normal", self.std, decay=True)
+            specs[f"{name}.up.bias"] = Spec((d,), "zeros")
+        specs.update(norm_specs(self._trained_norms(shape)))
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        m, d = self.size, shape.width
+        one = 2 * m * d + d + m + (self.depth - 1) * (m * m + m) + (2 * m if self.inner_norm != "none" else 0)
+        adapters = len(self._layers(shape)) * len(_PLACES[self.places_in_layer])
+        return adapters * one + sum(n.width * (1 + n.bias) for n in self._trained_norms(shape))
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        name = f"{own.layer}.{own.site}"
+        activation = _activation(self.activation)
+        x = h
+        if self.parallel:
+            assert own.sublayer_input is not None
+            x = own.sublayer_input
+        hidden = own.linear(x, f"{name}.down")  # [tokens, m]
+        if self.inner_norm == "layer":
+            hidden = own.layer_norm(hidden, f"{name}.inner", 1e-5)
+        elif self.inner_norm == "batch":
+            hidden = own.batch_norm(hidden, f"{name}.inner")
+        hidden = activation(hidden)
+        for i in range(1, self.depth):
+            hidden = activation(own.linear(hidden, f"{name}.hidden{i}"))
+        u = own.linear(hidden, f"{name}.up")  # [tokens, d]
+        return h + h * u if self.multiplicative else h + u
+
+    def norm(self, own: Owned, x: Tensor) -> Tensor:
+        return own.layer_norm(x, f"{own.layer}.{own.site}", own.base.eps)
+
+    def _layers(self, shape: Shape) -> tuple[int, ...]:
+        if self.layers is None:
+            return tuple(range(shape.layers))
+        check_layers(self.layers, shape)
+        return self.layers
+
+    def _adapters(self, shape: Shape) -> Iterator[tuple[str, int]]:
+        for layer in self._layers(shape):
+            for site in _PLACES[self.places_in_layer]:
+                yield site, layer
+
+    def _trained_norms(self, shape: Shape) -> list[NormShape]:
+        inside = set(self._layers(shape)) if self.norms else set()
+        with_embedding = self.embedding_norm
+        if with_embedding is None:
+            with_embedding = self.norms and len(inside) == shape.layers
+        return [
+            n
+            for n in shape.norms
+            if n.layer in inside
+            or (n.site == "final.norm" and self.norms)
+            or (n.site == "embedding.norm" and n.layer == OUTSIDE and with_embedding)
+        ]
+
+
+def norm_specs(norms: list[NormShape]) -> dict[str, Spec]:
+    """A task's own LayerNorms, starting as the base's."""
+    specs: dict[str, Spec] = {}
+    for n in norms:
+        specs[f"{n.layer}.{n.site}.weight"] = Spec((n.width,), "base", site=(n.site, n.layer))
+        if n.bias:
+            specs[f"{n.layer}.{n.site}.bias"] = Spec((n.width,), "base", site=(n.site, n.layer), base="bias")
+    return specs

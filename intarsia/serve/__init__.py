@@ -1,0 +1,1 @@
+"""Answering: resident inlays in slots, mixed requests in one pass."""

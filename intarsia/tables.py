@@ -1,0 +1,155 @@
+"""A bank's contents as tables for people and as plain values for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from intarsia.console import number, seconds, size, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from intarsia.bank.bank import Bank
+    from intarsia.bank.entry import Entry
+
+
+def entry_dict(entry: Entry) -> dict[str, Any]:
+    """All that is known of a stored version."""
+    known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
+    return {"version": entry.version, "file": str(entry.path), "bytes": entry.bytes, **known}
+
+
+def tasks_dict(bank: Bank) -> dict[str, Any]:
+    cost = bank.cost()
+    rows = []
+    for entry in bank.tasks():
+        if entry.state != "ok":
+            rows.append({"task": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason})
+            continue
+        header = entry.header
+        rows.append(
+            {
+                "task": entry.name,
+                "version": entry.version,
+                "state": entry.state,
+                "kind": header.kind,
+                "labels": len(header.labels),
+                "metrics": header.metrics,
+                "trained": header.parameters["total"],
+                "share": header.parameters["total"] / cost.base,
+                "bytes": entry.bytes,
+            }
+        )
+    return {
+        "encoder": bank.store.encoder,
+        "tasks": rows,
+        "trained": cost.method + cost.head,
+        "bytes": cost.bytes,
+        "total": cost.total_with_heads,
+        "total_without_heads": cost.total,
+        "full_fine_tuning": cost.fine_tuning,
+    }
+
+
+def tasks_table(bank: Bank) -> list[RenderableType]:
+    cost = bank.cost()
+    rows = []
+    for entry in bank.tasks():
+        if entry.state != "ok":
+            rows.append([entry.name, str(entry.version), "damaged", "", "", "", "", ""])
+            continue
+        header = entry.header
+        rows.append(
+            [
+                entry.name,
+                str(entry.version),
+                _kind(header),
+                method_name(header.method),
+                test_score(header.metrics),
+                number(header.parameters["total"]),
+                f"{header.parameters['total'] / cost.base:.2%}",
+                size(entry.bytes),
+            ]
+        )
+    trained = cost.method + cost.head
+    total = ["total", "", "", "", "", number(trained), f"{trained / cost.base:.2%}", size(cost.bytes)]
+    columns = ["task", "version", "kind", "method", "test score", "trained", "of base", "file"]
+    encoder = bank.store.encoder or {}
+    base = f"{encoder.get('name')} ({number(cost.base)} parameters, {str(encoder.get('fingerprint'))[:12]}…)"
+    summary = (
+        f"\nbase {base}\nbase and all tasks: {cost.total_with_heads:.2f}× the base ({cost.total:.2f}× without heads); "
+        f"full fine-tuning would be {cost.fine_tuning}×"
+    )
+    made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
+    for entry in bank.tasks():
+        if entry.state != "ok":
+            made.append(f"[red]damaged:[/] {entry.reason}")
+    return made
+
+
+def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
+    header = entry.header
+    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    training, data = header.training, header.data
+    recipe = {k: training[k] for k in ("learning_rate", "epochs", "batch_size", "max_length", "seed") if k in training}
+    others = [
+        f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}" for v in versions
+    ]
+    rows = [
+        ["task", f"{entry.name}, version {entry.version}"],
+        ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
+        ["test", test_score(header.metrics) + f" ({header.metrics['metric']})"],
+        ["validation", f"{header.metrics['dev']:.4f} at epoch {header.metrics['best_epoch']}"],
+        ["method", _options(header.method)],
+        ["head", _options(header.head)],
+        ["trained", _parameters(header.parameters)],
+        ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
+        ["data", f"{data.get('path') or data.get('source') or data.get('hub') or 'given'}: {_options(data['rows'])}"],
+        ["split", str(data.get("split"))],
+        ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
+        ["versions", ", ".join(others)],
+        ["made", f"{header.created}, {_options(header.versions)}"],
+        ["file", f"{entry.path} ({size(entry.bytes)})"],
+        ["digest", header.digest],
+    ]
+    made = table(["", ""], rows, left=2)
+    made.show_header = False
+    made.columns[1].no_wrap = False
+    return made
+
+
+def learned(entry: Entry) -> str:
+    header = entry.header
+    test = header.metrics.get("test")
+    score = "" if test is None else f"{header.metrics['metric']} {test_score(header.metrics)} on {test['examples']:,} test examples; "
+    return (
+        f"{entry.name} version {entry.version}: {score}{_parameters(header.parameters)}, {size(entry.bytes)}, "
+        f"{seconds(header.training['seconds'])}"
+    )
+
+
+def test_score(metrics: dict[str, Any]) -> str:
+    test = metrics.get("test")
+    return "–" if test is None else f"{test['value']:.4f} ({test['low']:.4f}–{test['high']:.4f})"
+
+
+def method_name(method: dict[str, Any]) -> str:
+    return f"{method['type']}-{method['size']}" if "size" in method else str(method["type"])
+
+
+def _parameters(counts: dict[str, int]) -> str:
+    return (
+        f"{number(counts['total'])} trained parameters ({counts['total'] / counts['base']:.2%} of the base; "
+        f"head {number(counts['head'])})"
+    )
+
+
+def _kind(header: Any) -> str:
+    return {"label": f"1 of {len(header.labels)}", "labels": f"any of {len(header.labels)}", "score": "score"}[header.kind]
+
+
+def _options(values: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items())

@@ -1,0 +1,39 @@
+"""What a task is made of: labelled texts in three parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Kind = Literal["label", "labels", "score"]
+"""What is to be predicted: one label of n, several labels of n, or a number."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Label = str | float | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text, or a pair of texts, with its label where one is known."""
+
+    text: str
+    pair: str | None = None
+    label: Label | None = None
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A checked data set: every label of dev and test occurs in training, and no part is empty."""
+
+    kind: Kind
+    labels: tuple[str, ...]  # sorted; empty for scores
+    train: list[Example]
+    dev: list[Example]
+    test: list[Example]
+    source: dict[str, Any]  # provenance, made of plain JSON values
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts; all are or none is."""
+        return self.train[0].pair is not None

@@ -1,0 +1,82 @@
+"""A task's output layer, and which vector of a row it reads.
+
+Reproductions differ silently in the pooling, so it is a visible choice: the mean over the row's tokens, the first
+token's state, the base's own pooler kept frozen (the paper's program), or a pooler trained with the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intarsia.encoder.noise import Noise, drop
+from intarsia.encoder.sites import OUTSIDE, Shape
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Spec, check_choice
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.packed import Batch
+
+Pooling = Literal["mean", "cls", "pooler", "trained-pooler"]
+_STD = 0.02
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear layer of `outputs` on the pooled row, with the base's hidden dropout in front of it."""
+
+    outputs: int
+    pooling: Pooling = "mean"
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, get_args(Pooling))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        d = shape.width
+        specs: dict[str, Spec] = {}
+        if self.pooling == "pooler" and not shape.pooler:
+            raise IntarsiaError(
+                f"this base ({shape.family}) has no pooler of its own; choose the pooling mean, cls or trained-pooler."
+            )
+        if self.pooling == "trained-pooler":
+            own = ("pooler", OUTSIDE)
+            weight = Spec((d, d), "base", site=own, decay=True)
+            bias = Spec((d,), "base", site=own, base="bias")
+            specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", _STD, decay=True)
+            specs["pooler.bias"] = bias if shape.pooler else Spec((d,), "zeros")
+        specs["output.weight"] = Spec((self.outputs, d), "normal", _STD, decay=True)
+        specs["output.bias"] = Spec((self.outputs,), "zeros")
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        d = shape.width
+        return self.outputs * (d + 1) + (d * d + d if self.pooling == "trained-pooler" else 0)
+
+    def logits(
+        self, tensors: Mapping[str, Tensor], rows: Tensor, encoder: Encoder, noise: Noise | None = None
+    ) -> Tensor:
+        """[rows, d] as `pool` gives them → [rows, outputs]."""
+        if self.pooling == "pooler":
+            assert encoder.pooler is not None
+            rows = torch.tanh(F.linear(rows, *encoder.pooler))
+        elif self.pooling == "trained-pooler":
+            rows = torch.tanh(F.linear(rows, tensors["pooler.weight"], tensors["pooler.bias"]))
+        rows = drop(rows, encoder.hidden_dropout, noise)
+        return F.linear(rows, tensors["output.weight"], tensors["output.bias"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"outputs": self.outputs, "pooling": self.pooling}
+
+
+def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
+    """One vector a row [R, d]: the mean over its tokens, or its first token's state."""
+    if pooling != "mean":
+        return states.index_select(0, batch.starts)
+    sums = torch.segment_reduce(states, "sum", lengths=batch.row_lengths, axis=0, unsafe=True)
+    return sums / batch.row_lengths[:, None].to(states.dtype)

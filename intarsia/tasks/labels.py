@@ -1,0 +1,100 @@
+"""Raw label values: which kind of task they make, and how each becomes a label of that kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from intarsia.errors import DataError
+from intarsia.tasks.examples import Kind, Label
+from intarsia.tasks.sources import Table
+
+SEPARATOR = "|"  # between several labels in one field of a text file
+
+
+def plain(value: Any) -> Any:
+    """The Python value of a numpy scalar or array; anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def is_missing(value: Any) -> bool:
+    """Whether there is no label. An empty list is one: it says that none of several labels applies."""
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN differs from itself
+
+
+def as_number(value: Any) -> float | None:
+    """The finite number that a value is or spells."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def infer_kind(tables: Iterable[Table], column: str) -> Kind:
+    """Lists make several labels; numbers of which one has a fraction, or in a column `score`, make scores."""
+    whole = fraction = word = ""  # where the first of each stands
+    for table in tables:
+        for index, row in enumerate(table.rows):
+            value = plain(row.get(column))
+            if isinstance(value, list | tuple | set | frozenset):
+                return "labels"
+            if is_missing(value):
+                continue
+            number = as_number(value)
+            if number is None:
+                word = word or f"{value!r} in {table.where(index, column)}"
+            elif number.is_integer():
+                whole = whole or f"{value!r} in {table.where(index, column)}"
+            else:
+                fraction = fraction or f"{value!r} in {table.where(index, column)}"
+    if fraction and word:
+        raise DataError(
+            f"the labels are neither all numbers nor all names: {fraction}, but {word}. "
+            f"Mend the one that is wrong, or say kind='score' or kind='label'."
+        )
+    if fraction or (column == "score" and whole and not word):
+        return "score"
+    return "label"
+
+
+def to_label(value: Any, kind: Kind, where: str) -> Label:
+    """A raw value, not a missing one, as a label of the given kind."""
+    value = plain(value)
+    if kind == "score":
+        number = as_number(value)
+        if number is None:
+            raise DataError(f"{where}: {value!r} is not a number. Expected a finite score such as 2.5.")
+        return number
+    if kind == "label":
+        return _name(value, where)
+    if isinstance(value, str):
+        value = value.split(SEPARATOR)
+    elif not isinstance(value, list | tuple | set | frozenset):
+        value = [value]
+    names = sorted(_name(one, where) for one in value)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(
+            f"{where}: label {twice!r} stands twice in one row. Expected the names of the labels that apply "
+            f"(not a row of zeros and ones)."
+        )
+    return tuple(names)
+
+
+def _name(value: Any, where: str) -> str:
+    value = plain(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # a whole number stored as 1.0 is the label 1
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if isinstance(value, int | float) and math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        raise DataError(f"{where}: several labels where one was expected. Give one, or say kind='labels'.")
+    raise DataError(f"{where}: {value!r} is not a label. Expected a name or a whole number.")

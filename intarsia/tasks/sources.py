@@ -1,0 +1,175 @@
+"""Where rows come from: a file, a folder, a hub data set or Python objects; all become tables of raw rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import DataError
+from intarsia.tasks.examples import Example
+from intarsia.tasks.reading import KNOWN_ENDINGS, Row, data_format, read_rows, stem
+
+# The `_matched` names are those of MNLI, whose second dev and test sets come from other genres.
+SPLIT_NAMES: dict[str, str] = {
+    "train": "train",
+    "dev": "dev",
+    "validation": "dev",
+    "valid": "dev",
+    "val": "dev",
+    "validation_matched": "dev",
+    "test": "test",
+    "test_matched": "test",
+    "all": "all",
+}
+
+HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
+
+Source = str | Path | Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Raw rows that remember where they stand, so that a complaint can name file, row and column."""
+
+    name: str
+    unit: str  # what the numbers count: line, row or item
+    numbers: Sequence[int]
+    rows: list[Row]
+
+    def where(self, index: int, column: str) -> str:
+        return f"{self.name}, {self.unit} {self.numbers[index]}, column {column!r}"
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Every column that some row has, in order of appearance."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The tables of a source under the names train, dev, test and all, as far as it has them."""
+
+    name: str  # of the source, for complaints
+    tables: dict[str, Table]
+    origin: dict[str, Any]  # provenance
+
+
+def gather(source: Source) -> Gathered:
+    """Reads whatever a user may call a data set."""
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    if isinstance(source, str | Path):
+        return _from_name(source)
+    if isinstance(source, Iterable):
+        return Gathered("the list", {"all": _table_of_objects("the list", source)}, {"from": "memory"})
+    raise DataError(
+        f"cannot read data from a {type(source).__name__}. Expected a path, a hub data set such as "
+        f"'stanfordnlp/sst2', a list of examples, or a mapping with train, dev and test."
+    )
+
+
+def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
+    files = {SPLIT_NAMES.get(name, name): str(part) for name, part in parts.items() if isinstance(part, str | Path)}
+    tables = _one_table_per_split(parts.items(), "the mapping", _table_of_part)
+    return Gathered("the mapping", tables, {"from": "files", "files": files} if files else {"from": "memory"})
+
+
+def table_of_file(path: Path) -> Table:
+    """All rows of one file."""
+    numbered = list(read_rows(path))
+    unit = "row" if data_format(path) == "parquet" else "line"
+    return Table(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered])
+
+
+def _table_of_objects(name: str, items: Iterable[Any]) -> Table:
+    rows = [_row(name, number, item) for number, item in enumerate(items, 1)]
+    return Table(name, "item", range(1, len(rows) + 1), rows)
+
+
+def _table_of_part(name: str, part: Any) -> Table:
+    """One part of a mapping: a file, or examples."""
+    if isinstance(part, str | Path):
+        return table_of_file(Path(part).expanduser())
+    if isinstance(part, Iterable) and not isinstance(part, Mapping):
+        return _table_of_objects(name, part)
+    raise DataError(f"{name}: expected a list of examples or the path of a file, found a {type(part).__name__}.")
+
+
+def _row(name: str, number: int, item: Any) -> Row:
+    if isinstance(item, Example):
+        if item.pair is None:
+            return {"text": item.text, "label": item.label}
+        return {"text_a": item.text, "text_b": item.pair, "label": item.label}
+    if isinstance(item, Mapping):
+        return dict(item)
+    if isinstance(item, tuple) and len(item) in (2, 3):
+        names = ("text", "label") if len(item) == 2 else ("text_a", "text_b", "label")
+        return dict(zip(names, item, strict=True))
+    raise DataError(
+        f"{name}, item {number}: expected an Example, a mapping, (text, label) or (text, pair, label), "
+        f"found a {type(item).__name__}."
+    )
+
+
+def _from_name(source: str | Path) -> Gathered:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_folder(path)
+    if path.exists() or isinstance(source, Path):
+        return _from_file(path)
+    wanted, forced = source.removeprefix("hub:"), source.startswith("hub:")
+    match = HUB_NAME.fullmatch(wanted)
+    # A path and a hub name can look alike: what lies in an existing folder, or ends like a data file, is a path.
+    if match and (forced or ("/" in wanted and not path.parent.is_dir() and data_format(path) is None)):
+        from intarsia.tasks.hub import load_hub
+
+        return load_hub(match["name"], match["config"])
+    if forced:
+        raise DataError(f"{source!r} does not name a hub data set. Expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG.")
+    try:
+        return _from_file(path)
+    except DataError as error:
+        if match and data_format(path) is None:
+            raise DataError(f"{error} For a data set of the hub write hub:{wanted}.") from None
+        raise
+
+
+def _from_file(path: Path) -> Gathered:
+    return Gathered(str(path), {"all": table_of_file(path)}, {"from": "file", "path": str(path)})
+
+
+def _from_folder(folder: Path) -> Gathered:
+    files = sorted(path for path in folder.iterdir() if path.is_file() and data_format(path))
+    known = [(stem(path), path) for path in files if stem(path) in SPLIT_NAMES]
+    if not known:
+        raise DataError(
+            f"{folder}: no data files with a known name. Expected train, dev and test, or all, with one of the endings "
+            f"{KNOWN_ENDINGS}; found {_listed(folder)}. "
+            f"Rename the files, or give the path of one file, or in Python {{'train': path, 'dev': path}}."
+        )
+    tables = _one_table_per_split(known, str(folder), lambda _, path: table_of_file(path))
+    names = {SPLIT_NAMES[name]: path.name for name, path in known}
+    return Gathered(str(folder), tables, {"from": "folder", "path": str(folder), "files": names})
+
+
+def _one_table_per_split(
+    parts: Iterable[tuple[Any, Any]], name: str, read: Callable[[str, Any], Table]
+) -> dict[str, Table]:
+    chosen: dict[str, Any] = {}
+    for given, part in parts:
+        split = SPLIT_NAMES.get(str(given))
+        if split is None:
+            raise DataError(f"{name}: unknown part {given!r}. Expected train, dev and test, or all.")
+        if split in chosen:
+            raise DataError(f"{name}: more than one {split} part ({chosen[split]} and {part}). Keep one of them.")
+        chosen[split] = part
+    return {split: read(split, part) for split, part in chosen.items()}
+
+
+def _listed(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"

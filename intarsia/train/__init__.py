@@ -1,0 +1,1 @@
+"""Training: jobs into slots, the one loop, optimizer and schedule, checkpoint and resume."""

@@ -1,0 +1,54 @@
+"""A training run's state on disk, so that a killed run goes on where it was.
+
+Batch order and dropout are functions of (seed, epoch) and (seed, step), so the state is tensors and a few numbers: no
+generator state, nothing pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from intarsia import files
+
+
+@dataclass
+class State:
+    """Everything that changes during a run but the tensors."""
+
+    step: int = 0  # steps done
+    best: float | None = None  # validation score
+    best_epoch: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry an epoch
+
+
+def write(path: Path, state: State, tensors: dict[str, Tensor]) -> None:
+    content = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, {"state": json.dumps(asdict(state))})
+    files.replace(path, [content])
+
+
+def read(path: Path) -> tuple[State, dict[str, Tensor]] | None:
+    """The state on disk, or None where there is none that can be read (a run then starts anew)."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            state = State(**json.loads(file.metadata()["state"]))
+            return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        return None
+
+
+def restore(into: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in into.items():
+            tensor.copy_(stored[name])

@@ -1,0 +1,55 @@
+"""One training run: data, method, hyper-parameters, seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from intarsia.errors import IntarsiaError
+from intarsia.methods import Method, to_dict
+from intarsia.tasks.examples import TaskData
+from intarsia.tasks.heads import Pooling
+from intarsia.train.optimizer import AdamSettings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. The defaults are the paper's recipe for small data sets."""
+
+    learning_rate: float = 3e-4
+    epochs: int = 5
+    batch_size: int = 32
+    max_length: int = 128
+    warmup: float = 0.1  # share of the steps
+    adam: AdamSettings = field(default_factory=AdamSettings)
+    patience: int | None = None  # stop after so many epochs without a better validation score
+    metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for option in ("learning_rate", "epochs", "batch_size", "max_length"):
+            if getattr(self, option) <= 0:
+                raise IntarsiaError(f"{option} must be above 0, not {getattr(self, option)}.")
+        if not 0 <= self.warmup < 1:
+            raise IntarsiaError(f"warmup is a share of the steps, from 0 to below 1, not {self.warmup}.")
+        if self.patience is not None and self.patience < 1:
+            raise IntarsiaError(f"patience must be at least 1 epoch, not {self.patience}.")
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    data: TaskData
+    method: Method
+    pooling: Pooling = "mean"
+    settings: Settings = field(default_factory=Settings)
+
+    def describe(self) -> dict[str, Any]:
+        return {"method": to_dict(self.method), "pooling": self.pooling, **asdict(self.settings)}
+
+    def key(self, encoder_fingerprint: str) -> str:
+        """Equal for runs that would end with the same weights: what a checkpoint belongs to."""
+        content = [self.name, encoder_fingerprint, self.data.source.get("sha256"), self.data.kind, self.describe()]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,51 @@
+"""AdamW as the adapters' authors ran it, over all slots at once.
+
+No bias correction, eps outside the root, decoupled decay on matrices only, the gradient clipped by each slot's own
+global norm. Everything is a sweep over the flat buffer [slots, parameters]; each slot has a learning rate of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+
+class Adam:
+    def __init__(self, parameters: Tensor, decay: Tensor, settings: AdamSettings) -> None:
+        self.parameters = parameters  # [slots, parameters], changed in place
+        self.decay = decay * settings.weight_decay  # [parameters]
+        self.settings = settings
+        self.first = torch.zeros_like(parameters)
+        self.second = torch.zeros_like(parameters)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, rates: Tensor) -> None:
+        """One step with each slot's own learning rate [slots]; leaves the gradient zeroed for the next."""
+        s = self.settings
+        norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # [slots, 1]
+        gradient.mul_(s.clip / norms.clamp_min(s.clip))
+        self.first.mul_(s.beta1).add_(gradient, alpha=1 - s.beta1)
+        self.second.mul_(s.beta2).addcmul_(gradient, gradient, value=1 - s.beta2)
+        update = self.second.sqrt().add_(s.eps).reciprocal_().mul_(self.first)
+        update.addcmul_(self.parameters, self.decay)
+        self.parameters.sub_(update.mul_(rates[:, None]))
+        gradient.zero_()
+
+
+def linear_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """Linear warm-up over the first share of the steps, then linear decay to 0."""
+    rise = max(1, round(steps * warmup))
+    if step < rise:
+        return peak * (step + 1) / rise
+    return peak * max(0.0, (steps - step) / max(1, steps - rise))
