@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia.errors import IntarsiaError
 from intarsia import files
+from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Prediction, Text

@@ -66,7 +66,8 @@ def learn(
         str,
         typer.Argument(
             help="A file (.csv .tsv .jsonl .parquet, also .gz .zst), a folder with train/dev/test files, or a hub data "
-            "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].", show_default=False,
+            "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
+            show_default=False,
         ),
     ],
     bank: BankOption = Path("bank"),
@@ -74,7 +75,9 @@ def learn(
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
-    kind: Annotated[str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
     method: Annotated[str, typer.Option("--method", "-m", help="The method and its size.")] = "houlsby-64",
     option: Annotated[
@@ -123,11 +126,9 @@ def learn(
     )
     opened = _open(bank, encoder, device)
     if not json:
-        rows = task.source["rows"]
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         what = f"{len(task.labels)} labels" if task.labels else "a score"
-        console.err.print(
-            f"{name}: {what}; {rows['train']:,} train, {rows['dev']:,} dev, {rows['test']:,} test ({task.source['split']})"
-        )
+        console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
     with console.training_bar(name, quiet=json) as watch:
         entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
     from intarsia.tables import entry_dict, learned
@@ -145,7 +146,9 @@ def predict(
     ] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
-    format: Annotated[str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")
+    ] = None,
     bank: BankOption = Path("bank"),
     device: DeviceOption = "cpu",
 ) -> None:
@@ -234,7 +237,11 @@ def remove(
 
     opened = _open(bank)
     count = len(opened.versions(name)) if version is None else 1
-    what = f"task {name} with its {count} version{'s' * (count > 1)}" if version is None else f"version {version} of {name}"
+    what = (
+        f"task {name} with its {count} version{'s' * (count > 1)}"
+        if version is None
+        else f"version {version} of {name}"
+    )
     if not yes and not typer.confirm(f"Delete {what} from {bank}? This cannot be undone."):
         raise typer.Exit(1)
     opened.remove(name, version)
@@ -285,7 +292,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 

@@ -94,9 +94,11 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     header = entry.header
     labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
-    recipe = {k: training[k] for k in ("learning_rate", "epochs", "batch_size", "max_length", "seed") if k in training}
+    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed"]
+    recipe = {k: training[k] for k in shown if k in training}
     others = [
-        f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}" for v in versions
+        f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
+        for v in versions
     ]
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
@@ -124,7 +126,11 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
 def learned(entry: Entry) -> str:
     header = entry.header
     test = header.metrics.get("test")
-    score = "" if test is None else f"{header.metrics['metric']} {test_score(header.metrics)} on {test['examples']:,} test examples; "
+    score = (
+        ""
+        if test is None
+        else f"{header.metrics['metric']} {test_score(header.metrics)} on {test['examples']:,} test examples; "
+    )
     return (
         f"{entry.name} version {entry.version}: {score}{_parameters(header.parameters)}, {size(entry.bytes)}, "
         f"{seconds(header.training['seconds'])}"
@@ -148,7 +154,9 @@ def _parameters(counts: dict[str, int]) -> str:
 
 
 def _kind(header: Any) -> str:
-    return {"label": f"1 of {len(header.labels)}", "labels": f"any of {len(header.labels)}", "score": "score"}[header.kind]
+    return {"label": f"1 of {len(header.labels)}", "labels": f"any of {len(header.labels)}", "score": "score"}[
+        header.kind
+    ]
 
 
 def _options(values: dict[str, Any]) -> str:

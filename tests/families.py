@@ -80,3 +80,66 @@ def plain_model(family: str, seed: int = 0, **changes: Any) -> Any:
 
 def tiny(family: str = "bert", seed: int = 0, **changes: Any) -> Encoder:
     return Encoder(plain_model(family, seed, **changes), None, name=f"tiny-{family}")
+
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] good bad fine poor great awful film book red blue green apple pear plum one two three "
+    "four the a is was it not very so and or big small hot cold day night sun rain up down left right"
+).split()
+
+
+def tiny_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=40,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def _readable(seed: int) -> Any:
+    from transformers import AutoModel
+
+    torch.manual_seed(seed)
+    return AutoModel.from_config(config("bert", initializer_range=0.15)).eval()
+
+
+def tiny_with_words(seed: int = 0) -> Encoder:
+    """A tiny BERT that reads words, and that adapters can learn over."""
+    return Encoder(_readable(seed), tiny_tokenizer(), name="tiny")
+
+
+def save_tiny(folder: Any, seed: int = 0) -> str:
+    """The same as a `transformers` folder."""
+    _readable(seed).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def opinions(count: int = 60, seed: int = 0) -> list[dict[str, str]]:
+    """Texts that say good or bad of something: learnable from one word."""
+    import random
+
+    draw = random.Random(seed)
+    filler = [w for w in WORDS[4:] if w not in ("good", "great", "fine", "bad", "poor", "awful")]
+    rows = []
+    for i in range(count):
+        word = draw.choice(["good", "great", "fine"] if i % 2 else ["bad", "poor", "awful"])
+        words = [draw.choice(filler) for _ in range(draw.randint(1, 5))]
+        for _ in range(3):
+            words.insert(draw.randrange(len(words) + 1), word)
+        rows.append({"text": " ".join(words), "label": "yes" if i % 2 else "no"})
+    return rows

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem
-from intarsia.bank.inlay import Inlay
+from intarsia.bank.inlay import Description, Inlay
 from intarsia.bank.store import Store
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Example
+from intarsia.tasks.examples import Example, Kind
 from intarsia.tasks.metrics import Interval, bootstrap, default_metric
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Bank:
         self._given = encoder
         self._encoder: Encoder | None = None
         self._predictor: Predictor | None = None
-        self._digests: dict[str, Inlay] = {}
+        self._served: dict[str, Entry] = {}  # by digest
 
     @property
     def encoder(self) -> Encoder:
@@ -181,13 +181,13 @@ class Bank:
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
-        inlays = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
+        entries = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
         keyed: list[Any] = [None] * len(requests)
-        for name, (key, inlay) in inlays.items():
+        for name, entry in entries.items():
             rows = [i for i, request in enumerate(requests) if request[0] == name]
-            pairs = [_text_and_pair(requests[i][1], inlay) for i in rows]
-            for i, segment in zip(rows, self._segments(inlay, pairs), strict=True):
-                keyed[i] = (key, segment)
+            pairs = [_text_and_pair(requests[i][1], entry.header) for i in rows]
+            for i, segment in zip(rows, self._segments(entry.header, pairs), strict=True):
+                keyed[i] = (entry.header.digest, segment)
         answers = self.predictor.predict(keyed)
         return [
             _prediction(name, self.predictor.residents[key].answers.describe(row))
@@ -196,30 +196,35 @@ class Bank:
 
     @property
     def predictor(self) -> Predictor:
+        """Answers by digest: the served versions, in slots."""
         if self._predictor is None:
             from intarsia.serve.predictor import Predictor
 
-            self._predictor = Predictor(self.encoder, lambda key: self._digests[key])
+            self._predictor = Predictor(self.encoder, self._load)
         return self._predictor
 
-    def _newest(self, name: str) -> tuple[str, Inlay]:
-        """The served version of a task, by its digest: a version learned meanwhile is picked up."""
-        entry = self.store.entry(name)
-        digest = entry.header.digest if entry.state == "ok" else ""
-        if digest not in self._digests:
-            self._digests[digest] = self.store.load(name, entry.version)
-        return digest, self._digests[digest]
+    def _load(self, digest: str) -> Inlay:
+        entry = self._served[digest]
+        return self.store.load(entry.name, entry.version)
 
-    def _segments(self, inlay: Inlay, pairs: Sequence[tuple[str, str | None]]) -> list[Any]:
-        limit = inlay.training.get("max_length")
+    def _newest(self, name: str) -> Entry:
+        """The served version of a task; a version learned meanwhile is picked up."""
+        entry = self.store.entry(name)
+        if entry.state != "ok":
+            self.store.load(name)  # says what is wrong, and which version can be restored
+        self._served[entry.header.digest] = entry
+        return entry
+
+    def _segments(self, known: Description, pairs: Sequence[tuple[str, str | None]]) -> list[Any]:
+        limit = known.training.get("max_length")
         return self.encoder.tokenize([a for a, _ in pairs], [b for _, b in pairs], max_length=limit)
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
         """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
         from intarsia.tasks.data import load_examples
 
-        _, inlay = self._newest(name)
-        examples = load_examples(data, kind=inlay.kind, labels=tuple(inlay.labels), **columns)
+        inlay = self.store.load(name)
+        examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
         return Evaluation(name, metric, self._score(inlay, examples, metric), len(examples))
 
@@ -261,7 +266,9 @@ def _working_folder(folder: Path) -> Iterator[Path]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise BankError(f"another process is learning this very task right now ({folder}). Wait for it to end.") from None
+        raise BankError(
+            f"another process is learning this very task right now ({folder}). Wait for it to end."
+        ) from None
     try:
         yield folder
     finally:
@@ -291,7 +298,7 @@ def _prediction(task: str, answer: dict[str, Any]) -> Prediction:
     return Prediction(task, **answer)
 
 
-def _text_and_pair(text: Text, inlay: Inlay) -> tuple[str, str | None]:
+def _text_and_pair(text: Text, inlay: Description) -> tuple[str, str | None]:
     wants_pair = bool(inlay.data.get("pairs"))
     if isinstance(text, str):
         if wants_pair:

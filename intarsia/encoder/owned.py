@@ -9,11 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
+BLOCK = 16  # short slices of similar length that are multiplied together
+
+
+@dataclass(frozen=True)
+class ShortBlock:
+    """Short slices of several owners, padded to the longest: one batched product instead of many tiny ones."""
+
+    slots: Tensor  # [owners]
+    length: int
+    tokens: Tensor  # [owners * length] into the group's tokens; padding repeats a slice's first
+    where: slice  # of the padded rows of all blocks
 
 
 @dataclass(frozen=True)
@@ -22,10 +36,54 @@ class Runs:
 
     slots: tuple[int, ...]
     sizes: tuple[int, ...]  # tokens of each
+    device: str = "cpu"
 
     @cached_property
     def owner_of_token(self) -> Tensor:
-        return torch.tensor(self.slots).repeat_interleave(torch.tensor(self.sizes))  # [tokens]
+        sizes = torch.tensor(self.sizes)
+        return torch.tensor(self.slots).repeat_interleave(sizes).to(self.device)  # [tokens]
+
+    @cached_property
+    def _slices(self) -> list[slice]:
+        ends = list(accumulate(self.sizes))
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    @cached_property
+    def long(self) -> list[tuple[int, slice]]:
+        return [(s, w) for s, w in zip(self.slots, self._slices, strict=True) if w.stop - w.start >= LONG]
+
+    @cached_property
+    def _short(self) -> tuple[list[ShortBlock], Tensor, Tensor]:
+        few = [(w.stop - w.start, w.start, s) for s, w in zip(self.slots, self._slices, strict=True)]
+        few = sorted(run for run in few if run[0] < LONG)
+        blocks: list[ShortBlock] = []
+        place_of = torch.full((sum(self.sizes),), -1)
+        at = 0
+        for i in range(0, len(few), BLOCK):
+            sizes, starts, slots = (torch.tensor(column) for column in zip(*few[i : i + BLOCK], strict=True))
+            steps = torch.arange(int(sizes.max()))
+            real = steps[None, :] < sizes[:, None]  # [owners, length]
+            tokens = starts[:, None] + torch.where(real, steps[None, :], 0)
+            place_of[tokens[real]] = at + real.view(-1).nonzero()[:, 0]
+            where = slice(at, at + real.numel())
+            blocks.append(ShortBlock(slots.to(self.device), len(steps), tokens.view(-1).to(self.device), where))
+            at = where.stop
+        tokens = (place_of >= 0).nonzero()[:, 0]
+        return blocks, tokens.to(self.device), place_of[tokens].to(self.device)
+
+    @property
+    def short(self) -> list[ShortBlock]:
+        return self._short[0]
+
+    @property
+    def short_tokens(self) -> Tensor:
+        """The tokens of all short slices, in order."""
+        return self._short[1]
+
+    @property
+    def short_places(self) -> Tensor:
+        """Where each of `short_tokens` stands in the padded rows of the blocks."""
+        return self._short[2]
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(self.sizes) if len(self.sizes) > 1 else (x,)
@@ -35,13 +93,13 @@ class _GroupedLinear(torch.autograd.Function):
     """x[slice] @ weight[slot]' + bias[slot] for every owner's slice."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.runs, ctx.has_bias = runs, bias is not None
         return _grouped_linear(x, weight, bias, runs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         runs: Runs = ctx.runs
         grad = grad.contiguous()
@@ -65,14 +123,25 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) 
         slot = runs.slots[0]
         return F.linear(x, weight[slot], None if bias is None else bias[slot])
     out = x.new_empty(x.shape[0], weight.shape[1])
-    weights = weight.transpose(1, 2).unbind(0)
-    biases = None if bias is None else bias.unbind(0)
-    for slot, piece, place in zip(runs.slots, runs.pieces(x), runs.pieces(out), strict=True):
-        if biases is None:
-            torch.mm(piece, weights[slot], out=place)
+    for slot, where in runs.long:
+        if bias is None:
+            torch.mm(x[where], weight[slot].t(), out=out[where])
         else:
-            torch.addmm(biases[slot], piece, weights[slot], out=place)
-    return out
+            torch.addmm(bias[slot], x[where], weight[slot].t(), out=out[where])
+    if not runs.short:
+        return out
+    padded = x.new_empty(runs.short[-1].where.stop, weight.shape[1])
+    for block in runs.short:
+        rows = x.index_select(0, block.tokens).view(-1, block.length, x.shape[1])
+        theirs = weight.index_select(0, block.slots).transpose(1, 2)  # matrices are copied fast, views of them are not
+        place = padded[block.where].view(rows.shape[0], block.length, -1)
+        if bias is None:
+            torch.bmm(rows, theirs, out=place)
+        else:
+            torch.baddbmm(bias.index_select(0, block.slots)[:, None], rows, theirs, out=place)
+    if not runs.long:
+        return padded.index_select(0, runs.short_places)
+    return out.index_copy_(0, runs.short_tokens, padded.index_select(0, runs.short_places))
 
 
 @dataclass
@@ -107,9 +176,11 @@ class Owned:
                 for slot, piece in zip(slots, self.runs.pieces(x), strict=True)
             ]
             return torch.cat(pieces)
-        owner = self.runs.owner_of_token.to(x.device)
-        out = F.layer_norm(x, width, eps=eps).mul_(gain.index_select(0, owner))
-        return out if bias is None else out.add_(bias.index_select(0, owner))
+        owner = self.runs.owner_of_token
+        normal = F.layer_norm(x, width, eps=eps)
+        if bias is None:
+            return normal.mul_(gain.index_select(0, owner))
+        return torch.addcmul(bias.index_select(0, owner), normal, gain.index_select(0, owner))
 
     def batch_norm(self, x: Tensor, name: str, eps: float = 1e-5, momentum: float = 0.1) -> Tensor:
         """BatchNorm over each owner's own tokens; its running statistics are stored with the other tensors."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from intarsia.encoder import attention
+from intarsia.encoder.frozen import FrozenLinear
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owned import Owned, Runs
 from intarsia.encoder.packed import Batch
@@ -60,7 +61,7 @@ class Pass:
             step = self.batch.whole.length
             bounds = [r * step if self.padded else self.batch.offsets[r] for r in edges]
             sizes = tuple(b - a for a, b in zip(bounds, bounds[1:], strict=False))
-            self._owned[key] = (slice(bounds[0], bounds[-1]), Runs(group.slots, sizes))
+            self._owned[key] = (slice(bounds[0], bounds[-1]), Runs(group.slots, sizes, str(self.batch.ids.device)))
         return self._owned[key]
 
     @contextmanager
@@ -168,6 +169,8 @@ def attach(model: Any, family: Family) -> Switchboard:
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Dropout):
             _put(model, path, Dropout(module.p, switchboard))
+        elif isinstance(module, nn.Linear):
+            _put(model, path, FrozenLinear(module))
     for place in list(places(family, model)):
         inner = model.get_submodule(place.path)
         _put(model, place.path, Site(inner, place.sites, place.layers, switchboard))

@@ -52,17 +52,19 @@ class Slots:
         """A copy of what a slot holds."""
         return {name: view[slot].detach().clone() for name, view in self.tensors.items()}
 
-    def leaves(self) -> tuple[dict[str, Tensor], Tensor]:
-        """The tensors as autograd leaves, and the flat buffer [slots, parameters] that their gradients add up in."""
-        gradient = torch.zeros_like(self.buffer)
-        leaves: dict[str, Tensor] = {}
-        for (name, view), grad in zip(self.tensors.items(), self._views(gradient).values(), strict=True):
-            leaf = view.detach()
-            if self.specs[name].trained:
-                leaf.requires_grad_()
-                leaf.grad = grad
-            leaves[name] = leaf
-        return leaves, gradient
+    def leaves(self) -> dict[str, Tensor]:
+        """The tensors as autograd leaves that share the buffer's memory."""
+        return {name: view.detach().requires_grad_(self.specs[name].trained) for name, view in self.tensors.items()}
+
+    def gradient(self, loss: Tensor, leaves: Mapping[str, Tensor]) -> Tensor:
+        """The gradient of `loss` by `leaves`, laid out as the buffer [slots, parameters]; 0 where nothing flows."""
+        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+        parts = []
+        for leaf in leaves.values():
+            part = next(found) if leaf.requires_grad else None
+            parts.append((torch.zeros_like(leaf) if part is None else part).reshape(self.capacity, -1))
+        return torch.cat(parts, 1)
 
     def mask(self, which: str) -> Tensor:
         """[parameters] 1 where the spec's flag (`decay` or `trained`) holds."""

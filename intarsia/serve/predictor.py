@@ -103,7 +103,7 @@ class Predictor:
         if resident is not None and key in resident.stack.residents:
             resident.stack.free.append(resident.stack.residents.pop(key))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
         """Each request's probabilities (or score), in order."""
         out: list[np.ndarray] = [np.empty(0)] * len(requests)

@@ -73,7 +73,7 @@ class Run:
         specs |= {f"head.{k}": v for k, v in self.head.tensors(encoder.shape).items()}
         self.slots = Slots(specs, 1, device=encoder.device)
         self.slots.put(0, start(specs, encoder, settings.seed))
-        self.leaves, self.gradient = self.slots.leaves()
+        self.leaves = self.slots.leaves()
         self.adam = Adam(self.slots.buffer, self.slots.mask("decay"), settings.adam)
         self.best = self.slots.buffer.clone()
         self.state = checkpoint.State()
@@ -105,15 +105,15 @@ class Run:
         s, state = self.job.settings, self.state
         noise = Noise(s.seed, state.step, self.encoder.device)
         loss = self.answers.loss(self.logits([self.train[r] for r in rows], noise), self.targets[list(rows)])
-        loss.backward()
+        gradient = self.slots.gradient(loss, self.leaves)
         value = loss.item()
         if not math.isfinite(value):
             raise IntarsiaError(
-                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps} (the loss is {value}); "
-                f"try a learning rate below {s.learning_rate:g}. Nothing was stored."
+                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps} (the loss is {value}). "
+                f"Nothing was stored; try a learning rate below {s.learning_rate:g}."
             )
         rate = linear_rate(state.step, self.steps, s.learning_rate, s.warmup)
-        self.adam.step(self.gradient, torch.tensor([rate], device=self.gradient.device))
+        self.adam.step(gradient, torch.tensor([rate], device=gradient.device))
         state.step += 1
         state.tokens += sum(len(self.train[r].ids) for r in rows)
         return value
@@ -178,9 +178,7 @@ def train(
     try:
         while not run.done:
             epoch = len(run.state.history)
-            batches = epoch_batches(
-                [len(s.ids) for s in run.train], job.settings.batch_size, job.settings.seed, epoch
-            )
+            batches = epoch_batches([len(s.ids) for s in run.train], job.settings.batch_size, job.settings.seed, epoch)
             for rows in batches[run.state.step - epoch * run.steps_an_epoch :]:
                 clock.tick(epoch, run.step(rows))
                 if time.monotonic() - saved > save_every:

@@ -31,7 +31,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradient: Tensor, rates: Tensor) -> None:
-        """One step with each slot's own learning rate [slots]; leaves the gradient zeroed for the next."""
+        """One step with each slot's own learning rate [slots]; the gradient is used up."""
         s = self.settings
         norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # [slots, 1]
         gradient.mul_(s.clip / norms.clamp_min(s.clip))
@@ -40,7 +40,6 @@ class Adam:
         update = self.second.sqrt().add_(s.eps).reciprocal_().mul_(self.first)
         update.addcmul_(self.parameters, self.decay)
         self.parameters.sub_(update.mul_(rates[:, None]))
-        gradient.zero_()
 
 
 def linear_rate(step: int, steps: int, peak: float, warmup: float) -> float:

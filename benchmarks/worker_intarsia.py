@@ -1,0 +1,146 @@
+"""Worker of Intarsia: the same requests as the peers' workers, through the library's own training run and predictor."""
+
+import platform
+import time
+from dataclasses import replace
+
+import torch
+import transformers
+from worker import LEARNING_RATE, MAX_TOKENS, Answer, repeat, repeat_fresh, serve
+
+import intarsia
+from intarsia import Bottleneck, Encoder, Example, Settings, TaskData
+from intarsia.bank.inlay import Inlay
+from intarsia.encoder.packed import Segment, pack
+from intarsia.encoder.slots import start
+from intarsia.methods import to_dict
+from intarsia.serve.predictor import Predictor
+from intarsia.tasks.heads import Head
+from intarsia.train.job import Job
+from intarsia.train.loop import Run
+
+SPREAD = 0.05  # of the weights of a randomised task
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.encoder = Encoder.load("minilm")
+        self.run: Run | None = None
+        self.batches: list[list[int]] = []
+        self.grown: Predictor | None = None
+
+    def versions(self) -> Answer:
+        return {
+            "system": "intarsia",
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "intarsia": intarsia.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def setup_train(
+        self,
+        method: str,
+        size: int,
+        labels: int,
+        texts: list[list[str]],
+        targets: list[list[int]],
+        threads: int = 2,
+        seed: int = 0,
+    ) -> Answer:
+        torch.set_num_threads(threads)
+        examples = [
+            Example(text, None, str(target))
+            for batch, row in zip(texts, targets, strict=True)
+            for text, target in zip(batch, row, strict=True)
+        ]
+        data = TaskData("label", tuple(str(i) for i in range(labels)), examples, examples[:32], [], {})
+        settings = Settings(learning_rate=LEARNING_RATE, max_length=MAX_TOKENS, seed=seed, epochs=1000)
+        self.run = Run(Job("bench", data, Bottleneck(size), settings=settings), self.encoder)
+        at = 0
+        self.batches = []
+        for batch in texts:
+            self.batches.append(list(range(at, at + len(batch))))
+            at += len(batch)
+        real = [sum(len(self.run.train[r].ids) for r in batch) for batch in self.batches]
+        return {
+            "trained": sum(s.size for s in self.run.slots.specs.values() if s.trained),
+            "real_tokens": real,
+            "padded_tokens": real,
+            "placed": "attention and feed-forward outputs, and every LayerNorm",
+        }
+
+    def train_steps(self, batches: list[int]) -> Answer:
+        assert self.run is not None
+        seconds, losses = [], []
+        for index in batches:
+            began = time.perf_counter()
+            losses.append(self.run.step(self.batches[index]))
+            seconds.append(time.perf_counter() - began)
+        return {"seconds": seconds, "loss": losses}
+
+    def _inlay(self, number: int, size: int) -> Inlay:
+        """A task whose tensors change the output, as a trained one's would."""
+        method, head = Bottleneck(size), Head(2)
+        specs = {f"method.{k}": v for k, v in method.tensors(self.encoder.shape).items()}
+        specs |= {f"head.{k}": v for k, v in head.tensors(self.encoder.shape).items()}
+        draw = torch.Generator().manual_seed(number)
+        tensors = {
+            k: v + SPREAD * torch.randn(v.shape, generator=draw) for k, v in start(specs, self.encoder, number).items()
+        }
+        return Inlay(
+            name=f"task{number}", kind="label", labels=("0", "1"), method=to_dict(method), head=head.to_dict(),
+            encoder={}, parameters={}, metrics={}, training={}, data={}, versions={}, parents=(), created="",
+            tensors=tensors,
+        )  # fmt: skip
+
+    def setup_serve(self, tasks: int, size: int, texts: list[str], threads: int = 2, seed: int = 0) -> Answer:
+        torch.set_num_threads(threads)
+        inlays = {f"task{i}": self._inlay(i, size) for i in range(tasks)}
+        self.predictor = Predictor(self.encoder, inlays.__getitem__)
+        self.segments: list[Segment] = self.encoder.tokenize(texts, max_length=MAX_TOKENS)
+        real = sum(len(s.ids) for s in self.segments)
+        return {"real_tokens": real, "padded_tokens": real}
+
+    def serve(self, mode: str, repeats: int) -> Answer:
+        if mode == "bare":
+            batch = pack(self.segments)
+            with torch.inference_mode():
+                return {"seconds": repeat(lambda: self.encoder.forward(batch), repeats)}
+        asked = [(f"task{i if mode == 'mixed' else 0}", s) for i, s in enumerate(self.segments)]
+        self.predictor.predict(asked)
+        return {"seconds": repeat(lambda: self.predictor.predict(asked), repeats)}
+
+    def check_serve(self) -> Answer:
+        mixed = self.predictor.predict([(f"task{i}", s) for i, s in enumerate(self.segments)])
+        worst = 0.0
+        for i in range(len(self.segments)):
+            whole = self.predictor.predict([(f"task{i}", s) for s in self.segments])
+            worst = max(worst, float(abs(whole[i] - mixed[i]).max()))
+        return {"equal": worst < 1e-4, "largest_difference": worst}
+
+    def _hold(self, present: int, size: int) -> Predictor:
+        if self.grown is None:
+            self.grown = Predictor(self.encoder, lambda key: self._inlay(int(key), size), slots=1024)
+        for i in range(present):
+            self.grown.hold(str(i))
+        return self.grown
+
+    def add_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
+        torch.set_num_threads(threads)
+        predictor = self._hold(present, size)
+        inlays = [replace(self._inlay(present + i, size), name="new") for i in range(repeats)]
+        return repeat_fresh(lambda i: predictor.put("new", inlays[i]), repeats, after=lambda i: predictor.drop("new"))
+
+    def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
+        """Tasks are not switched: each request names its own. What is left is to look a resident one up."""
+        torch.set_num_threads(threads)
+        predictor = self._hold(present, size)
+        return repeat_fresh(lambda i: predictor.hold(str(i % present)), repeats)
+
+
+if __name__ == "__main__":
+    worker = Worker()
+    names = ("versions", "setup_train", "train_steps", "setup_serve", "serve", "check_serve", "add_task", "switch_task")
+    serve({name: getattr(worker, name) for name in names})

