@@ -42,7 +42,7 @@ EncoderOption = Annotated[
     str | None,
     typer.Option(
         "--encoder", "-e", help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank "
-        "remembers its own; name it only to begin a bank.", show_default="the bank's own, or minilm",
+        "remembers its own; name it to begin a bank, or when its folder has moved.", show_default="the bank's own, or minilm",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -85,7 +85,9 @@ def learn(
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
     ] = None,
     pooling: Annotated[str, typer.Option(help="What the head reads: mean, cls, pooler or trained-pooler.")] = "mean",
-    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr")] = 1e-3,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.")
+    ] = 3e-4,
     epochs: Annotated[int, typer.Option(help="Passes over the training examples.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
     max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
@@ -93,7 +95,7 @@ def learn(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="accuracy, f1-binary, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
+            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
@@ -130,10 +132,14 @@ def learn(
         what = f"{len(task.labels)} labels" if task.labels else "a score"
         console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
     with console.training_bar(name, quiet=json) as watch:
-        entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+        try:
+            entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            console.err.print("Interrupted. Nothing is lost: the same command goes on from here.")
+            raise typer.Exit(130) from None
     from intarsia.tables import entry_dict, learned
 
-    console.print_json(entry_dict(entry)) if json else console.out.print(learned(entry))
+    console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
 
 
 @app.command(rich_help_panel="Tasks")
@@ -150,6 +156,7 @@ def predict(
         str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")
     ] = None,
     bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
 ) -> None:
     """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
@@ -160,7 +167,7 @@ def predict(
     from intarsia import answers
 
     requests = answers.gather(texts, file, text, pair)
-    answers.write(_open(bank, device=device).predict(name, requests), requests, output, format)
+    answers.write(_open(bank, encoder, device).predict(name, requests), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -172,13 +179,14 @@ def evaluate(
     pair: PairColumn = None,
     label: LabelColumn = None,
     bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
     """Score a task on labelled data, with a 95 % bootstrap interval."""
     from intarsia import console
 
-    result = _open(bank, device=device).evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
+    result = _open(bank, encoder, device).evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
     i = result.interval
     if json:
         console.print_json(
@@ -186,8 +194,8 @@ def evaluate(
              "examples": result.examples}
         )  # fmt: skip
     else:
-        console.out.print(
-            f"{name}: {result.metric} {i.value:.4f} (95 % interval {i.low:.4f} to {i.high:.4f}) "
+        console.say(
+            f"{name}: {result.metric} {100 * i.value:.1f} (95 % interval {100 * i.low:.1f} to {100 * i.high:.1f}) "
             f"on {result.examples:,} examples"
         )
 
@@ -203,10 +211,10 @@ def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     if json:
         console.print_json(tasks_dict(opened) if entries else {"tasks": []})
     elif not entries:
-        console.out.print(f"The bank {bank} holds no task yet. Learn one: intarsia learn NAME DATA")
+        console.say(f"The bank {bank} holds no task yet. Learn one: intarsia learn NAME DATA")
     else:
         for part in tasks_table(opened):
-            console.out.print(part)
+            console.say(part) if isinstance(part, str) else console.out.print(part)
 
 
 @app.command(rich_help_panel="The bank")
@@ -245,7 +253,7 @@ def remove(
     if not yes and not typer.confirm(f"Delete {what} from {bank}? This cannot be undone."):
         raise typer.Exit(1)
     opened.remove(name, version)
-    console.out.print(f"Deleted {what}.")
+    console.say(f"Deleted {what}.")
 
 
 @app.command(rich_help_panel="The bank")
@@ -258,7 +266,7 @@ def restore(
     from intarsia import console
 
     entry = _open(bank).restore(name, version)
-    console.out.print(f"{name}: version {version} is served again, as version {entry.version}.")
+    console.say(f"{name}: version {version} is served again, as version {entry.version}.")
 
 
 @app.command(rich_help_panel="The bank")
@@ -279,7 +287,7 @@ def verify(
     else:
         for problem in problems:
             console.error(problem.reason)
-        console.out.print(f"{count} files read, {len(problems)} damaged.")
+        console.say(f"{count} files read, {len(problems)} damaged.")
     if problems:
         raise typer.Exit(1)
 
@@ -308,11 +316,6 @@ def main() -> None:
     except IntarsiaError as error:
         console.error(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        console.err.print("\nInterrupted. Nothing is lost: the same command goes on from here.")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
 
 
 if __name__ == "__main__":

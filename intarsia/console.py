@@ -14,8 +14,14 @@ from rich.table import Table
 if TYPE_CHECKING:
     from intarsia.train.loop import Progress, Watch
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# What is no terminal (a file, a pipe) has no width that a table should be squeezed into.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """A sentence; long ones are wrapped by the terminal, not cut into lines here."""
+    out.print(text, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -28,7 +34,7 @@ def table(
     """A plain aligned table: the first `left` columns to the left, the rest (figures) to the right."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_footer=False)
     for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < left else "right", no_wrap=i > 0, overflow="fold")
+        made.add_column(column, justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         made.add_row(*row)
     if total is not None:

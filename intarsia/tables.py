@@ -76,7 +76,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
         )
     trained = cost.method + cost.head
     total = ["total", "", "", "", "", number(trained), f"{trained / cost.base:.2%}", size(cost.bytes)]
-    columns = ["task", "version", "kind", "method", "test score", "trained", "of base", "file"]
+    columns = ["task", "v", "kind", "method", "test (95 %)", "trained", "of base", "file"]
     encoder = bank.store.encoder or {}
     base = f"{encoder.get('name')} ({number(cost.base)} parameters, {str(encoder.get('fingerprint'))[:12]}…)"
     summary = (
@@ -104,7 +104,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["task", f"{entry.name}, version {entry.version}"],
         ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
         ["test", test_score(header.metrics) + f" ({header.metrics['metric']})"],
-        ["validation", f"{header.metrics['dev']:.4f} at epoch {header.metrics['best_epoch']}"],
+        ["validation", f"{100 * header.metrics['dev']:.1f} at epoch {header.metrics['best_epoch']}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
@@ -138,12 +138,17 @@ def learned(entry: Entry) -> str:
 
 
 def test_score(metrics: dict[str, Any]) -> str:
+    """The test score and its 95 % interval, times 100 as the papers give them."""
     test = metrics.get("test")
-    return "–" if test is None else f"{test['value']:.4f} ({test['low']:.4f}–{test['high']:.4f})"
+    if test is None:
+        return "–"
+    value, low, high = (100 * test[k] for k in ("value", "low", "high"))
+    return f"{value:.1f} ({low:.1f}–{high:.1f})"
 
 
 def method_name(method: dict[str, Any]) -> str:
-    return f"{method['type']}-{method['size']}" if "size" in method else str(method["type"])
+    name = {"bottleneck": "houlsby"}.get(method["type"], str(method["type"]))
+    return f"{name}-{method['size']}" if "size" in method else name
 
 
 def _parameters(counts: dict[str, int]) -> str:

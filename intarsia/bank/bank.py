@@ -12,7 +12,7 @@ import importlib.metadata
 import platform
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from intarsia.bank.store import Store
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Example, Kind
-from intarsia.tasks.metrics import Interval, bootstrap, default_metric
+from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,6 +113,8 @@ class Bank:
         from intarsia.train.loop import train
 
         self.store.check_name(name)
+        if settings is not None and settings.metric is not None and isinstance(data, TaskData):
+            check_metric(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
         job = Job(name, task, method or Bottleneck(), pooling, settings or Settings())
         with _working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
@@ -212,7 +214,11 @@ class Bank:
         entry = self.store.entry(name)
         if entry.state != "ok":
             self.store.load(name)  # says what is wrong, and which version can be restored
-        self._served[entry.header.digest] = entry
+        digest = entry.header.digest
+        for old in [d for d, served in self._served.items() if served.name == name and d != digest]:
+            del self._served[old]
+            self.predictor.drop(old)
+        self._served[digest] = entry
         return entry
 
     def _segments(self, known: Description, pairs: Sequence[tuple[str, str | None]]) -> list[Any]:
@@ -273,6 +279,8 @@ def _working_folder(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         lock.release()
+        with suppress(OSError):
+            folder.rmdir()  # nothing was begun
         if not folder.exists():
             Path(f"{folder}.lock").unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Bucket
 
 if TYPE_CHECKING:
-    from intarsia.encoder.routed import Switchboard
+    from intarsia.encoder.routed import Pass, Switchboard
 
 NAME = "intarsia"
 
@@ -177,13 +177,14 @@ def registered_attention(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The attention that Intarsia puts into the `transformers` attention registry."""
-    current = module.intarsia_switchboard.current
+    current: Pass | None = module.intarsia_switchboard.current
+    if current is None:
+        raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if current is None or current.padded:
-        if current is not None:
-            attention_mask = _bias(current.batch.whole, query.shape[1], sliding_window, None, query)
-        p = dropout if current is not None and current.noise is not None else 0.0
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=p, scale=scale)
+    if current.padded:
+        bias = _bias(current.batch.whole, query.shape[1], sliding_window, None, query)
+        p = dropout if current.noise is not None else 0.0
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=p, scale=scale)
         return out.transpose(1, 2).contiguous(), None
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, H, D]
     out = packed_attention(q, k, v, current.batch, scale=scale, p=dropout, noise=current.noise, window=sliding_window)

@@ -54,7 +54,9 @@ class Encoder:
         folder = embedded_folder() if source == EMBEDDED else _folder(source)
         model = _read_model(source, folder)
         tokenizer = _read_tokenizer(source, folder)
-        encoder = cls(model, tokenizer, name=source)
+        # A folder is remembered by its whole path, so that a bank finds it from anywhere.
+        name = source if source == EMBEDDED or folder is None else str(folder.resolve())
+        encoder = cls(model, tokenizer, name=name)
         return encoder if device == "cpu" else encoder.to(device)
 
     def to(self, device: str) -> Encoder:
@@ -155,9 +157,8 @@ class Encoder:
         ids = torch.tensor([[*r.ids, *[pad] * (longest - len(r.ids))] for r in rows])
         lengths = torch.tensor([len(r.ids) for r in rows])[:, None]
         mask = (torch.arange(longest)[None] < lengths).long()
-        positions = (torch.arange(longest)[None] + self.first_position).expand_as(ids)
-        with torch.no_grad():
-            states = self.model(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
+        with torch.no_grad():  # with the positions that the model itself gives the tokens
+            states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states[mask.bool()]
 
     def _check_attached(self, expected: Tensor) -> None:
@@ -248,14 +249,20 @@ def _folder(source: str) -> Path | None:
 
 def _read_model(source: str, folder: Path | None) -> Any:
     from transformers import AutoConfig, AutoModel
+    from transformers.utils import logging
 
     where = str(folder or source)
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(where)
         family_of(config)
         model, info = AutoModel.from_pretrained(where, dtype=torch.float32, output_loading_info=True)
     except (OSError, ValueError) as error:
         raise _not_loaded(source, folder, error) from error
+    finally:
+        if bars:
+            logging.enable_progress_bar()
     return _without_unread(source, model, sorted(info["missing_keys"]))
 
 

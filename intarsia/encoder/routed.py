@@ -6,6 +6,7 @@ looks up, on the shared `Switchboard`, which methods own which tokens, and lets 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -204,7 +205,7 @@ def _watch(module: nn.Module, switchboard: Switchboard) -> None:
 def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
     if family.core == "registry":
         attention.register()
-        model.config._attn_implementation = attention.NAME
+        _own_config(model)._attn_implementation = attention.NAME
         for prefix, _ in layer_paths(family, model):
             model.get_submodule(f"{prefix}.{family.attention}").intarsia_switchboard = switchboard
         return
@@ -217,6 +218,15 @@ def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
             _put(model, path, attention.PaddedIsland(plain, switchboard))
     if family.core == "deberta":
         _spare_deberta_squares(model.encoder, switchboard)
+
+
+def _own_config(model: Any) -> Any:
+    """A copy of the configuration for this model alone: others may have been made from the same object."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
+    return own
 
 
 def _shared_bias(model: Any) -> attention.MPNetBias:

@@ -1,4 +1,4 @@
-"""The methods, one paper a file. Adding one touches its own file, its test and a line in `METHODS`."""
+"""The methods, one paper a file. Adding one touches its own file, its test, and the registry below."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _PRESETS: dict[str, tuple[type, str]] = {"houlsby": (Bottleneck, "size"), "bottl
 def parse(text: str, options: Sequence[str] = ()) -> Method:
     """A method as written on the command line: a name, with its size after a dash (`houlsby-64`), and `KEY=VALUE`
     options."""
-    name, _, size = text.partition("-")
-    if name not in _PRESETS:
+    name = next((n for n in _PRESETS if text == n or text.startswith(f"{n}-")), "")
+    size = text.removeprefix(name).removeprefix("-")
+    if not name:
         raise IntarsiaError(f"the method {text!r} is not known; known methods: {', '.join(_PRESETS)} (as houlsby-64).")
     kind, size_option = _PRESETS[name]
     fields = {f.name: str(f.type) for f in dataclasses.fields(kind)}
@@ -53,7 +54,8 @@ def _value(key: str, text: str, annotation: str) -> Any:
             return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text.lower()]
         if annotation.startswith("tuple"):
             return layer_span(text)
-        return int(text) if annotation == "int" else float(text) if annotation == "float" else text
+        number = {"int": int, "float": float}.get(annotation.removesuffix(" | None"))
+        return text if number is None else number(text)
     except (KeyError, ValueError):
         raise IntarsiaError(f"the option {key}={text} cannot be read: {annotation} was expected.") from None
 

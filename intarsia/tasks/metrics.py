@@ -154,6 +154,12 @@ def positive_label(labels: Sequence[str]) -> str:
     return first if second.casefold().endswith(first.casefold()) else second
 
 
+def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
+    """Raise, saying which there are, unless `metric` can score such a task."""
+    nothing = {"label": np.zeros(1, int), "labels": np.zeros((1, len(labels)), bool), "score": np.zeros(1)}[kind]
+    _measure(metric, nothing, nothing, labels)
+
+
 def score(metric: str, gold: ArrayLike, predicted: ArrayLike, labels: Sequence[str] = ()) -> float:
     """The value of a metric. `f1:LABEL` is F1 of that label; plain `f1` of the positive one of two."""
     return bootstrap(metric, gold, predicted, labels=labels, resamples=0).value

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +24,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Example
 from intarsia.tasks.heads import Head, pool
 from intarsia.tasks.kinds import Answers
-from intarsia.tasks.metrics import default_metric, score
+from intarsia.tasks.metrics import check_metric, default_metric, score
 from intarsia.train import checkpoint
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
@@ -69,6 +72,7 @@ class Run:
         self.answers = Answers.learn(data.kind, data.labels, data.train)
         self.head = Head(self.answers.outputs, job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
+        check_metric(self.metric, data.kind, data.labels)
         specs = {f"method.{k}": v for k, v in job.method.tensors(encoder.shape).items()}
         specs |= {f"head.{k}": v for k, v in self.head.tensors(encoder.shape).items()}
         self.slots = Slots(specs, 1, device=encoder.device)
@@ -134,7 +138,7 @@ class Run:
         value = self.validate()
         state = self.state
         state.history.append({"epoch": epoch + 1, "step": state.step, "loss": mean_loss, self.metric: value})
-        if state.best is None or value > state.best:
+        if state.best is None or value >= state.best:  # of equal ones the later, trained longer
             state.best, state.best_epoch = value, epoch + 1
             self.best.copy_(self.slots.buffer)
 
@@ -175,22 +179,46 @@ def train(
             checkpoint.write(state_file, run.state, run.tensors())
 
     saved = time.monotonic()
-    try:
+    with _Interrupts() as interrupts:
         while not run.done:
             epoch = len(run.state.history)
             batches = epoch_batches([len(s.ids) for s in run.train], job.settings.batch_size, job.settings.seed, epoch)
             for rows in batches[run.state.step - epoch * run.steps_an_epoch :]:
                 clock.tick(epoch, run.step(rows))
-                if time.monotonic() - saved > save_every:
+                if time.monotonic() - saved > save_every or interrupts.wanted:
                     save()
                     saved = time.monotonic()
+                interrupts.obey()
             run.end_epoch(epoch, clock.mean_loss())
             save()
-    except KeyboardInterrupt:
-        save()
-        raise
     encoder.check_frozen()
     return run.result()
+
+
+class _Interrupts:
+    """Holds Ctrl-C back until a step is whole and saved: half a step must not reach the disk."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.previous: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self.previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.previous is not None:
+            signal.signal(signal.SIGINT, self.previous)
+
+    def _note(self, *_: object) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt  # asked twice: at once
+        self.wanted = True
+
+    def obey(self) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
 
 
 class _Clock:

@@ -1,0 +1,93 @@
+"""One self-contained HTML page: text, tables, and figures drawn into the page itself."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
+th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
+th:first-child, td:first-child, th.left, td.left { text-align: left; }
+figure { margin: 1rem 0; } figcaption { color: #555; font-size: 0.9rem; }
+svg { max-width: 100%; height: auto; } code { background: #f4f4f4; padding: 0 0.2rem; }
+.good { color: #00735c; font-weight: 600; } .bad { color: #b3261e; font-weight: 600; }
+@media (prefers-color-scheme: dark) { body { background: #fff; } }
+"""
+
+
+class Page:
+    """Collects parts, in order."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.parts: list[str] = []
+
+    def heading(self, text: str) -> None:
+        self.parts.append(f"<h2>{html.escape(text)}</h2>")
+
+    def text(self, text: str, kind: str = "") -> None:
+        css = f' class="{kind}"' if kind else ""
+        self.parts.append(f"<p{css}>{html.escape(text)}</p>")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> None:
+        def cell(tag: str, i: int, value: str) -> str:
+            css = ' class="left"' if i in left else ""
+            return f"<{tag}{css}>{html.escape(value)}</{tag}>"
+
+        head = "".join(cell("th", i, c) for i, c in enumerate(columns))
+        body = "".join("<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows)
+        self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+
+    def figure(self, figure: Figure, caption: str) -> None:
+        self.parts.append(f"<figure>{_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>")
+
+    def render(self) -> str:
+        title = html.escape(self.title)
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
+            f"<body><h1>{title}</h1>{''.join(self.parts)}</body></html>\n"
+        )
+
+
+def _svg(figure: Figure) -> str:
+    made = io.StringIO()
+    figure.savefig(made, format="svg", bbox_inches="tight", metadata={"Date": None})
+    text = made.getvalue()
+    text = text[text.index("<svg") :]
+    # Several figures stand in one page: their element names must not collide.
+    mark = f"f{abs(hash(text)) % 10**8}-"
+    text = re.sub(r'\bid="', f'id="{mark}', text)
+    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", text)
+
+
+def new_figure(width: float = 7.0, height: float = 3.2) -> Figure:
+    """An empty figure in the common style, without any window system."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none"}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+    return figure
+
+
+def tidy(axes: object) -> None:
+    """Only the axes that carry figures, and a light grid."""
+    from matplotlib.axes import Axes
+
+    assert isinstance(axes, Axes)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)

@@ -1,0 +1,197 @@
+"""The command line as a user has it: in a process of its own, with its exit codes and messages."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from families import opinions, save_tiny
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_tiny(tmp_path_factory.mktemp("base"))
+
+
+def rows_to_csv(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def intarsia(*arguments: str, cwd: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "intarsia.cli", *arguments], cwd=cwd, input=text, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def bank(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with opinion.csv and a bank that has learned it."""
+    folder = tmp_path_factory.mktemp("user")
+    rows_to_csv(folder / "opinion.csv", opinions(80))
+    done = intarsia(
+        "learn", "opinion", "opinion.csv", "--encoder", base, "--method", "houlsby-8", "--epochs", "2",
+        "--lr", "0.003", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 labels; 64 train, 8 dev, 8 test" in done.stderr and "opinion version 1: accuracy" in done.stdout
+    return folder
+
+
+def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
+    args = intarsia("predict", "opinion", "good film", "an awful day", cwd=bank)
+    assert args.returncode == 0, args.stderr
+    answers = [json.loads(line) for line in args.stdout.splitlines()]
+    assert [a["text"] for a in answers] == ["good film", "an awful day"]
+    assert answers[0]["label"] in ("yes", "no") and set(answers[0]["probabilities"]) == {"yes", "no"}
+    assert sum(answers[0]["probabilities"].values()) == pytest.approx(1)
+
+    piped = intarsia("predict", "opinion", cwd=bank, text="good film\nan awful day\n")
+    assert [json.loads(line) for line in piped.stdout.splitlines()] == answers
+
+    filed = intarsia("predict", "opinion", "--file", "opinion.csv", "--output", "answers.csv", cwd=bank)
+    assert filed.returncode == 0, filed.stderr
+    with (bank / "answers.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == 80
+    assert list(found[0]) == ["text", "task", "label", "probability", "p(no)", "p(yes)"]
+
+
+def test_tasks_show_evaluate_verify(bank: Path) -> None:
+    table = intarsia("tasks", cwd=bank)
+    assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning would be 1×" in table.stdout
+    known = json.loads(intarsia("tasks", "--json", cwd=bank).stdout)
+    assert known["tasks"][0]["task"] == "opinion" and known["total"] > 1
+
+    assert "digest" in intarsia("show", "opinion", cwd=bank).stdout
+    assert json.loads(intarsia("show", "opinion", "--json", cwd=bank).stdout)["method"]["size"] == 8
+
+    scored = json.loads(intarsia("evaluate", "opinion", "opinion.csv", "--metric", "f1:yes", "--json", cwd=bank).stdout)
+    assert scored["metric"] == "f1:yes" and scored["examples"] == 80 and scored["low"] <= scored["value"]
+
+    verified = intarsia("verify", "--rebuild", cwd=bank)
+    assert verified.returncode == 0 and "1 files read, 0 damaged" in verified.stdout
+
+
+def test_versions_restore_and_remove(bank: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(bank, tmp_path / "copy")
+    folder = tmp_path / "copy"
+    restored = intarsia("restore", "opinion", "1", cwd=folder)
+    assert "as version 2" in restored.stdout
+    assert intarsia("remove", "opinion", "--version", "1", "--yes", cwd=folder).returncode == 0
+    asked = intarsia("remove", "opinion", cwd=folder, text="n\n")
+    assert asked.returncode == 1
+    assert intarsia("remove", "opinion", "--yes", cwd=folder).returncode == 0
+    assert "holds no task" in intarsia("tasks", cwd=folder).stdout
+
+
+def test_a_damaged_file_is_named_and_the_rest_goes_on(bank: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(bank, tmp_path / "copy")
+    folder = tmp_path / "copy"
+    target = folder / "bank" / "inlays" / "opinion" / "0001.safetensors"
+    (folder / "bank" / "inlays" / "other").mkdir()
+    content = bytearray(target.read_bytes())
+    content[-5] ^= 1
+    target.write_bytes(content)
+    verified = intarsia("verify", cwd=folder)
+    assert verified.returncode == 1 and "0001.safetensors" in verified.stderr
+    refused = intarsia("predict", "opinion", "good", cwd=folder)
+    assert refused.returncode == 2 and "0001.safetensors" in refused.stderr and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "opinon", "good"], "opinion"),
+        (["learn", "x", "opinon.csv"], "opinion.csv"),
+        (["learn", "x", "opinion.csv", "--label", "laebl"], "laebl"),
+        (["learn", "x", "opinion.csv", "--method", "hulsby-64"], "houlsby"),
+        (["learn", "x", "opinion.csv", "--method", "houlsby-0"], "too small"),
+        (["learn", "x", "opinion.csv", "--pooling", "max"], "mean, cls"),
+        (["learn", "x", "opinion.csv", "--metric", "rouge"], "rouge"),
+        (["learn", "x", "opinion.csv", "--epochs", "0"], "epochs"),
+        (["learn", "x", "opinion.csv", "--encoder", "./nowhere"], "nowhere"),
+        (["learn", "x", "opinion.csv", "--encoder", "someone/some-model"], "hub"),
+        (["learn", "a/b", "opinion.csv"], "letters"),
+        (["predict", "opinion", "--file", "opinion.csv", "--text", "txet"], "txet"),
+        (["evaluate", "opinion", "nothing.csv"], "nothing.csv"),
+        (["restore", "opinion", "7"], "7"),
+        (["show", "opinion", "--version", "9"], "9"),
+        (["tasks", "--bank", "."], "not a bank"),
+        (["learn"], "NAME"),
+    ],
+)
+def test_bad_input_exits_with_2_and_says_what_to_do(bank: Path, arguments: list[str], message: str) -> None:
+    before = sorted(p for p in (bank / "bank" / "inlays").rglob("*"))
+    done = intarsia(*arguments, cwd=bank)
+    assert done.returncode == 2
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert sorted(p for p in (bank / "bank" / "inlays").rglob("*")) == before
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) -> None:
+    rows_to_csv(tmp_path / "opinion.csv", opinions(400))
+    command = [
+        sys.executable, "-m", "intarsia.cli", "learn", "opinion", "opinion.csv", "--encoder", base, "--method",
+        "houlsby-8", "--epochs", "30", "--batch-size", "4",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stdout is not None
+    for line in process.stderr:
+        if "%" in line:  # the first line of progress
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait() == 130 and "Nothing is lost" in rest
+    assert list((tmp_path / "bank" / "work").glob("opinion-*/state.safetensors"))
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0 and "opinion version 1" in again.stdout
+    steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
+    assert steps == 30 * 80
+
+
+def test_two_processes_learn_into_one_bank(base: str, tmp_path: Path) -> None:
+    for i in range(2):
+        rows_to_csv(tmp_path / f"opinion{i}.csv", opinions(60, seed=i))
+    command = [sys.executable, "-m", "intarsia.cli", "learn"]
+    options = ["--encoder", base, "--method", "houlsby-4", "--epochs", "1", "--json"]
+    running = [
+        subprocess.Popen([*command, f"task{i}", f"opinion{i}.csv", *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
+        for i in range(2)
+    ]
+    assert [p.wait() for p in running] == [0, 0]
+    assert [t["task"] for t in json.loads(intarsia("tasks", "--json", cwd=tmp_path).stdout)["tasks"]] == [
+        "task0",
+        "task1",
+    ]
+
+
+def test_importing_and_help_load_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, intarsia, intarsia.cli; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("verb", ["learn", "predict", "evaluate", "tasks", "show", "remove", "restore", "verify", ""])
+def test_help_is_there_for_every_verb(verb: str) -> None:
+    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "intarsia.cli", *([verb] if verb else []), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and "Usage" in done.stdout
