@@ -73,7 +73,9 @@ def run(wheel: Path, folder: Path) -> tuple[Bank, Outcome]:
     bank = Bank(folder)
     console.err.print(f"base: {bank.encoder.name}, {bank.encoder.shape.parameters:,} parameters, frozen\n")
     first_texts = [e.text for e in steps[0].data.test[:200]]
-    entries, seconds, before = [], [], []
+    entries: list[Entry] = []
+    seconds: list[float] = []
+    before: list[Prediction] = []
     for step in steps:
         began = time.monotonic()
         entries.append(learn(bank, step))

@@ -41,8 +41,9 @@ BankOption = Annotated[
 EncoderOption = Annotated[
     str | None,
     typer.Option(
-        "--encoder", "-e", help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank "
-        "remembers its own; name it to begin a bank, or when its folder has moved.", show_default="the bank's own, or minilm",
+        "--encoder", "-e", show_default="the bank's own, or minilm",
+        help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank remembers its own; name it "
+        "to begin a bank, or when its folder has moved.",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -61,10 +62,11 @@ def _open(bank: Path, encoder: str | None = None, device: str = "cpu") -> Bank:
 
 @app.command(rich_help_panel="Tasks")
 def learn(
-    name: Annotated[str, typer.Argument(help="A name for the task.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the task.", show_default=False)],
     data: Annotated[
         str,
         typer.Argument(
+            metavar="DATA",
             help="A file (.csv .tsv .jsonl .parquet, also .gz .zst), a folder with train/dev/test files, or a hub data "
             "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
             show_default=False,
@@ -145,7 +147,9 @@ def learn(
 @app.command(rich_help_panel="Tasks")
 def predict(
     name: TaskArgument,
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts; none: one a line from standard input.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; none: one a line from standard input.")
+    ] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts from a data file instead.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file, .jsonl or .csv, instead of the screen.")
@@ -173,7 +177,7 @@ def predict(
 @app.command(rich_help_panel="Tasks")
 def evaluate(
     name: TaskArgument,
-    data: Annotated[str, typer.Argument(help="Labelled data: a file, or a folder whose test part is used.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder whose test part is used.")],
     metric: Annotated[str | None, typer.Option(help="Another metric than the task's own.")] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
@@ -259,7 +263,9 @@ def remove(
 @app.command(rich_help_panel="The bank")
 def restore(
     name: TaskArgument,
-    version: Annotated[int, typer.Argument(help="The older version to serve again.", show_default=False)],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", help="The older version to serve again.", show_default=False)
+    ],
     bank: BankOption = Path("bank"),
 ) -> None:
     """Serve an older version again: its bytes become the newest version."""

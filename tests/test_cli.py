@@ -146,7 +146,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     rows_to_csv(tmp_path / "opinion.csv", opinions(400))
     command = [
         sys.executable, "-m", "intarsia.cli", "learn", "opinion", "opinion.csv", "--encoder", base, "--method",
-        "houlsby-8", "--epochs", "30", "--batch-size", "4",
+        "houlsby-8", "--epochs", "6", "--batch-size", "4",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None and process.stdout is not None
@@ -162,7 +162,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
-    assert steps == 30 * 80
+    assert steps == 6 * 80
 
 
 def test_two_processes_learn_into_one_bank(base: str, tmp_path: Path) -> None:

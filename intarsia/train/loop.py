@@ -113,7 +113,7 @@ class Run:
         value = loss.item()
         if not math.isfinite(value):
             raise IntarsiaError(
-                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps} (the loss is {value}). "
+                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps}: the loss is {value}. "
                 f"Nothing was stored; try a learning rate below {s.learning_rate:g}."
             )
         rate = linear_rate(state.step, self.steps, s.learning_rate, s.warmup)

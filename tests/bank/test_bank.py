@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_work_is_tidied_up_and_an_interrupted_run_is_resumed(encoder: Encoder, t
 
     def interrupt(progress) -> None:  # type: ignore[no-untyped-def]
         if progress.step == 4:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         bank.learn("opinion", opinions(), method=Bottleneck(4), settings=QUICK, watch=interrupt)
