@@ -63,7 +63,7 @@ class Worker:
         for batch in texts:
             self.batches.append(list(range(at, at + len(batch))))
             at += len(batch)
-        real = [sum(len(self.run.train[r].ids) for r in batch) for batch in self.batches]
+        real = [sum(len(self.run.segments["train"][r].ids) for r in batch) for batch in self.batches]
         return {
             "trained": sum(s.size for s in self.run.slots.specs.values() if s.trained),
             "real_tokens": real,

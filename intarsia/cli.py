@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,17 +82,25 @@ def learn(
         str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
-    method: Annotated[str, typer.Option("--method", "-m", help="The method and its size.")] = "houlsby-64",
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", "-m", help="The method and its size; [cyan]intarsia methods[/] lists them."
+        ),
+    ] = "houlsby-64",
     option: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
     ] = None,
     pooling: Annotated[str, typer.Option(help="What the head reads: mean, cls, pooler or trained-pooler.")] = "mean",
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.")
-    ] = 3e-4,
-    epochs: Annotated[int, typer.Option(help="Passes over the training examples.")] = 5,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
+        float | None,
+        typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.", show_default="the method's"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")] = None,
     max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")] = None,
     metric: Annotated[
@@ -119,7 +128,8 @@ def learn(
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     from intarsia.train.job import Settings
 
-    settings = Settings(
+    settings = Settings.for_method(
+        chosen,
         learning_rate=learning_rate,
         epochs=epochs,
         batch_size=batch_size,
@@ -204,6 +214,58 @@ def evaluate(
         )
 
 
+@app.command(rich_help_panel="Tasks")
+def baseline(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].")],
+    minutes: Annotated[float, typer.Option(help="How long to search; what has begun is finished.")] = 5.0,
+    candidates: Annotated[int | None, typer.Option(help="Try so many instead, which can be repeated exactly.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: Annotated[
+        str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
+    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    seed: Annotated[int, typer.Option(help="For the split, the draws and the fits.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Search for the best model without a pretrained transformer, to know whether one helps at all.
+
+    N-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks. The best by
+    the validation part is scored on the test part, with a 95 % interval. Nothing is stored.
+    """
+    from contextlib import nullcontext
+
+    from intarsia import console
+    from intarsia.lab.no_bert import Progress, search
+    from intarsia.tasks import load_data
+
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    if not json:
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        console.err.print(f"baseline: {what}; {rows} ({task.source['split']})")
+    status, shown = console.err.status("baseline: reading"), -1
+
+    def watch(p: Progress) -> None:
+        nonlocal shown
+        if console.err.is_terminal:
+            status.update(f"baseline: {p}")
+        elif int(10 * p.share) != shown:
+            shown = int(10 * p.share)
+            print(f"baseline: {100 * p.share:3.0f}% · {p}", file=sys.stderr, flush=True)
+
+    with nullcontext() if json else status:
+        found = search(task, minutes, seed, metric, None if json else watch, candidates=candidates)
+    if json:
+        console.print_json(found.to_dict())
+        return
+    best = [[str(t.candidate), f"{100 * (t.dev or 0):.1f}", f"{t.seconds:.1f}s"] for t in found.best(5)]
+    console.out.print(console.table([f"best of {len(found.tried)} by dev", found.metric, "time"], best))
+    console.say(found.summary())
+
+
 @app.command(rich_help_panel="The bank")
 def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     """List the tasks and what they cost: trained parameters, bytes, multiples of the base."""
@@ -281,19 +343,28 @@ def verify(
     bank: BankOption = Path("bank"),
     json: JsonOption = False,
 ) -> None:
-    """Read every inlay whole and check its digest, its base and its place; name what is damaged (exit code 1)."""
+    """Read every inlay whole and check its digest, its base and its place; name what is damaged (exit code 1).
+
+    Runs that have not ended are named too, with what they take on the disk.
+    """
     from intarsia import console
 
     opened = _open(bank)
-    problems = opened.verify(rebuild=rebuild)
+    problems, unfinished = opened.verify(rebuild=rebuild), opened.unfinished()
     count = sum(len(opened.versions(e.name)) for e in opened.tasks())
     if json:
         rows: list[dict[str, Any]] = [{"file": str(p.path), "reason": p.reason} for p in problems]
-        console.print_json({"files": count, "problems": rows})
+        runs: list[dict[str, Any]] = [{"task": u.name, "folder": str(u.path), "bytes": u.bytes} for u in unfinished]
+        console.print_json({"files": count, "problems": rows, "unfinished": runs})
     else:
         for problem in problems:
             console.error(problem.reason)
         console.say(f"{count} files read, {len(problems)} damaged.")
+        for run in unfinished:
+            console.say(
+                f"{run.name}: a run has not ended; its state is {run.path} ({console.size(run.bytes)}). "
+                "The same `intarsia learn` goes on with it; if none is wanted, delete the folder."
+            )
     if problems:
         raise typer.Exit(1)
 
@@ -318,10 +389,16 @@ def main() -> None:
     from intarsia import console
 
     try:
-        app()
-    except IntarsiaError as error:
-        console.error(str(error))
-        sys.exit(2)
+        try:
+            app()
+        except IntarsiaError as error:
+            console.error(str(error))
+            sys.exit(2)
+        finally:
+            sys.stdout.flush()  # now, and not when the interpreter ends: there a failure is a noise
+    except BrokenPipeError:  # the reader has gone, as in `intarsia tasks --json | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 if __name__ == "__main__":

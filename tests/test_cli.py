@@ -158,11 +158,30 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     process.stdout.close()
     process.stderr.close()
     assert process.wait() == 130 and "Nothing is lost" in rest
-    assert list((tmp_path / "bank" / "work").glob("opinion-*/state.safetensors"))
+    (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
+    verified = intarsia("verify", cwd=tmp_path)
+    assert verified.returncode == 0 and "0 damaged" in verified.stdout
+    assert "opinion: a run has not ended" in verified.stdout and state.parent.name in verified.stdout
+    (run,) = json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"]
+    assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
     assert steps == 6 * 80
+    assert json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"] == []
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["tasks"], ["tasks", "--json"], ["show", "opinion"], ["--version"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_noise(bank: Path, arguments: list[str], unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "intarsia.cli", *arguments], cwd=bank, stdout=writer, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 1 and not done.stderr
 
 
 def test_two_processes_learn_into_one_bank(base: str, tmp_path: Path) -> None:

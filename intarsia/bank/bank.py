@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from intarsia.bank.accounting import BankCost, account
-from intarsia.bank.entry import Entry, Problem
+from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.inlay import Description, Inlay
 from intarsia.bank.store import Store
 from intarsia.errors import BankError, IntarsiaError
@@ -116,7 +116,9 @@ class Bank:
         if settings is not None and settings.metric is not None and isinstance(data, TaskData):
             check_metric(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
-        job = Job(name, task, method or Bottleneck(), pooling, settings or Settings())
+        method = method or Bottleneck()
+        job = Job(name, task, method, pooling, settings or Settings.for_method(method))
+        method.check(self.encoder.shape)
         with _working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
             if fresh:
                 (work / "state.safetensors").unlink(missing_ok=True)
@@ -128,7 +130,8 @@ class Bank:
 
     def _inlay(self, job: Any, trained: Trained) -> Inlay:
         shape = self.encoder.shape
-        method, head = job.method.count(shape), trained.head.count(shape)
+        method = job.method.count(shape)
+        head = trained.head.count(shape, job.method.row_width(shape))
         state = trained.state
         inlay = Inlay(
             name=job.name,
@@ -260,6 +263,16 @@ class Bank:
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         return self.store.verify(rebuild)
+
+    def unfinished(self) -> list[Unfinished]:
+        """Runs whose state is stored: interrupted ones that can go on, and those under way."""
+        found = []
+        for folder in sorted((self.store.folder / "work").glob("*-*/")):
+            with suppress(FileNotFoundError):  # the run has just ended
+                size = sum(file.stat().st_size for file in folder.iterdir())
+                if size:
+                    found.append(Unfinished(folder.name.rpartition("-")[0], folder, size))
+        return found
 
 
 @contextmanager

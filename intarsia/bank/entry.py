@@ -1,4 +1,4 @@
-"""What a bank says of its files: entries, and problems found in them."""
+"""What a bank says of its files: entries, problems found in them, and runs that have not ended."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ class Problem:
 
     def __str__(self) -> str:
         return self.reason
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A run that was interrupted, or that another process is at: its state lies in a folder of its own."""
+
+    name: str  # of the task
+    path: Path
+    bytes: int

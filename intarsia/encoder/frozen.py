@@ -49,12 +49,14 @@ class FrozenLinear(nn.Module):
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = plain.weight, plain.bias
+        self._own = (plain.weight,)  # in a tuple: no second registration
         self.in_features, self.out_features = plain.in_features, plain.out_features
         self._laid_out: dict[bool, tuple[tuple[int, int], Tensor]] = {}  # by direction, with what it was made from
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
-        if x.dtype != torch.float32 or x.device.type != "cpu" or weight.requires_grad or not available():
+        plain = weight is not self._own[0] or weight.requires_grad  # another weight stands in for it in this pass
+        if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not available():
             return F.linear(x, weight, self.bias)
         if x.requires_grad and torch.is_grad_enabled():
             return _Product.apply(x, self)

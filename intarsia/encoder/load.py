@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.routed import Group, Pass, attach
 from intarsia.encoder.sites import Shape, family_of, places
 from intarsia.errors import EncoderError
+from intarsia.methods.method import Found
 
 EMBEDDED = "minilm"
 EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -45,6 +47,8 @@ class Encoder:
         model.eval()
         expected = self._plain_states()
         self.switchboard = attach(model, self.family)
+        places_now = {id(p): name for name, p in model.named_parameters()}
+        self._attached = {name: places_now[id(p)] for name, p in self._weights.items()}
         self._check_attached(expected)
 
     @classmethod
@@ -71,12 +75,24 @@ class Encoder:
     def dtype(self) -> torch.dtype:
         return next(iter(self._weights.values())).dtype
 
-    def site_tensor(self, site: str, layer: int, kind: str) -> Tensor:
-        """The frozen `weight` or `bias` at a site, or of the pooler."""
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The frozen weights, by their names in the `transformers` model. Not to be written to."""
+        return self._weights
+
+    def at_site(self, site: str, layer: int, kind: str) -> Found:
+        """The frozen `weight` or `bias` at a site, or of the pooler, and which parameter (rows of which) that is."""
         if site == "pooler":
-            return self._weights[f"{self.family.pooler}.{kind}"]
-        place = next(p for p in self._places if site in p.sites and layer in p.layers)
-        return self._weights[f"{place.path}.{kind}"]
+            name = f"{self.family.pooler}.{kind}"
+        else:
+            place = next(p for p in self._places if site in p.sites and layer in p.layers)
+            name = f"{place.path}.{kind}"
+        whole = self._weights[name]
+        rows = slice(0, whole.shape[0])
+        if self.family.fused_query_key_value and site in (fused := ("query", "key", "value")):
+            third = whole.shape[0] // 3
+            rows = slice(fused.index(site) * third, (fused.index(site) + 1) * third)
+        return Found(name, rows, whole if rows.stop - rows.start == whole.shape[0] else whole[rows])
 
     @property
     def pooler(self) -> tuple[Tensor, Tensor] | None:
@@ -103,21 +119,33 @@ class Encoder:
         training: bool = False,
         noise: Noise | None = None,
         padded: bool = False,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """The last hidden states [N, d] of a packed batch, rows of `groups` through their own inlays, others plain.
 
-        `noise` turns the base's dropout on. `padded` lays the rows out as one padded block instead, which computes the
+        `weights` stand for the base's own of the same names, in this pass alone; the base is never written to. `noise`
+        turns the base's dropout on. `padded` lays the rows out as one padded block instead, which computes the
         same and exists to be compared with.
         """
         current = Pass(batch, groups, noise=noise, training=training, padded=padded)
         with self._lock:
             self.switchboard.current = current
             try:
-                return self._run(batch, padded)
+                return self._run(batch, padded, weights or {})
             finally:
                 self.switchboard.current = None
 
-    def _run(self, batch: Batch, padded: bool) -> Tensor:
+    def layer_states(self, batch: Batch) -> list[Tensor]:
+        """The plain base's states [N, d] behind each layer, the last one as `forward` gives it."""
+        found: list[Tensor] = []
+        self.switchboard.behind_layer = found.append
+        try:
+            last = self.forward(batch)
+        finally:
+            self.switchboard.behind_layer = None
+        return [*(h.reshape(-1, h.shape[-1]) for h in found[:-1]), last]
+
+    def _run(self, batch: Batch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
         positions = batch.positions + self.first_position
         inputs = {"input_ids": batch.ids, "position_ids": positions}
         if self.family.token_types:
@@ -131,7 +159,11 @@ class Encoder:
             mask = torch.ones_like(batch.ids)[None]
         if self.family.core == "deberta":
             inputs["attention_mask"] = mask
-        states: Tensor = self.model(**inputs).last_hidden_state
+        if weights:
+            instead = {self._attached[name]: tensor for name, tensor in weights.items()}
+            states: Tensor = functional_call(self.model, instead, (), inputs).last_hidden_state
+        else:
+            states = self.model(**inputs).last_hidden_state
         flat = states.reshape(-1, states.shape[-1])
         return flat.index_select(0, batch.unpad) if padded else flat
 

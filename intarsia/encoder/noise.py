@@ -34,6 +34,15 @@ class Noise:
         return bits >= round(p * 65536) - 32768
 
 
+    def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        """Numbers from [0, 1), in steps of 2^-16 on CPUs, each in the middle of its step."""
+        if self.device.type != "cpu":
+            return torch.rand(shape, device=self.device, generator=self._generator)
+        count = int(np.prod(shape))
+        words = self._bits.random_raw((count + 3) // 4).view(np.uint16)[:count]
+        return torch.from_numpy((words.astype(np.float32) + 0.5) / 65536).view(shape)
+
+
 class _Drop(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:

@@ -7,8 +7,8 @@ neither values nor gradients can cross between owners.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from intarsia.encoder.attention import packed_attention
+from intarsia.encoder.noise import Noise, drop
+from intarsia.encoder.packed import Batch
 
 LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
 BLOCK = 8  # short slices of similar length that are multiplied together
@@ -162,6 +166,19 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) 
     return out.index_copy_(0, runs.short_tokens, padded.index_select(0, runs.short_places))
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The segments of a group as a batch of their own."""
+
+    batch: Batch
+    tokens: int  # in the present layout, padding included
+    real: Tensor | None  # [real tokens] their places in the padded layout; None: packed
+
+
+def _nowhere(*_: object) -> Any:
+    raise RuntimeError("known within a pass only")
+
+
 @dataclass
 class Owned:
     """One method's tokens at one site in the pass under way."""
@@ -170,9 +187,46 @@ class Owned:
     layer: int
     tensors: Mapping[str, Tensor]  # each [slots, …]
     runs: Runs
-    training: bool
-    base: Any  # the site's own module in the frozen base
-    sublayer_input: Tensor | None = None  # [tokens, d], where the method asked for it
+    base: Any = None  # the site's own module in the frozen base
+    module: Callable[[str], Any] = _nowhere  # the base's module at another site of this layer
+    segments: Callable[[], Rows] = _nowhere  # the segments that these tokens are
+    memory: dict[Any, Tensor] = field(default_factory=dict)  # the method's own, for the length of a pass
+    noise: Noise | None = None  # set where dropout is on
+    training: bool = False
+    columns: slice | None = None  # of the base's module, where it is several sites in one
+    input: Tensor | None = None  # [tokens, in] what a linear layer read
+    sublayer_input: Tensor | None = None  # [tokens, d], where the method wants it
+    layer_input: Tensor | None = None  # [tokens, d], where the method wants it
+
+    def base_bias(self) -> Tensor:
+        """The bias of the base's linear layer at this site."""
+        bias: Tensor = self.base.bias
+        return bias if self.columns is None else bias[self.columns]
+
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        """Dropout, in training."""
+        return drop(x, p, self.noise)
+
+    def each(self, name: str) -> Tensor:
+        """An owner's vector `name` [slots, width] for each of its tokens: [tokens, width], or [width] for one owner."""
+        return self.for_each_token(self.tensors[name])
+
+    def for_each_token(self, stacked: Tensor) -> Tensor:
+        """The same for any tensor [slots, width]."""
+        if len(self.runs.slots) == 1:
+            return stacked[self.runs.slots[0]]
+        return stacked.index_select(0, self.runs.owner_of_token)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, p: float = 0.0) -> Tensor:
+        """Attention within each of the method's own segments; all [tokens, width]."""
+        width, rows = q.shape[1], self.segments()
+        real = rows.real
+        if real is not None:  # the padded layout: padding takes no part
+            q, k, v = (x.index_select(0, real) for x in (q, k, v))
+        q, k, v = (x.view(-1, heads, width // heads) for x in (q, k, v))
+        scale = (width // heads) ** -0.5
+        out = packed_attention(q, k, v, rows.batch, scale=scale, p=p, noise=self.noise).reshape(-1, width)
+        return out if real is None else out.new_zeros(rows.tokens, width).index_copy(0, real, out)
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         """x [tokens, in] → [tokens, out] with `name.weight` [slots, out, in] and, if there, `name.bias`."""
@@ -180,6 +234,14 @@ class Owned:
         if torch.is_grad_enabled():
             return _GroupedLinear.apply(x, weight, bias, self.runs)
         return _grouped_linear(x, weight, bias, self.runs)
+
+    def base_norm(self, x: Tensor, name: str) -> Tensor:
+        """The base's LayerNorm of this site, with each owner's own `name.weight` and `name.bias` where it has them."""
+        own = f"{name}.weight", f"{name}.bias"
+        if own[0] in self.tensors and (own[1] in self.tensors or self.base.bias is None):
+            return self.layer_norm(x, name, self.base.eps)
+        x = self.base(x)
+        return x + (self.each(own[1]) - self.base.bias) if own[1] in self.tensors else x  # own biases alone
 
     def layer_norm(self, x: Tensor, name: str, eps: float) -> Tensor:
         """LayerNorm with each owner's own `name.weight` and, if there, `name.bias` [slots, width]."""

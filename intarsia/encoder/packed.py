@@ -34,6 +34,7 @@ class Bucket:
 
     rows: int
     length: int
+    members: Tensor  # [rows] which rows of the batch
     tokens: Tensor  # [rows * length] index into the token stream; padding repeats the segment's first token
     padding: Tensor  # [rows, length] bool, True where padded
     padded_places: Tensor  # [number of padded places] index into rows * length
@@ -66,6 +67,15 @@ class Batch:
     def row_lengths(self) -> Tensor:
         return torch.tensor(self.lengths, device=self.ids.device)  # [R]
 
+    def part(self, first: int, last: int) -> Batch:
+        """The rows from `first` to before `last` as a batch of their own."""
+        if (first, last) == (0, self.rows):
+            return self
+        tokens = slice(self.offsets[first], self.offsets[last])
+        offsets = tuple(o - tokens.start for o in self.offsets[first : last + 1])
+        lengths = self.lengths[first:last]
+        return Batch(self.ids[tokens], self.types[tokens], self.positions[tokens], lengths, offsets)
+
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         order = sorted(range(self.rows), key=lambda r: self.lengths[r])
@@ -94,6 +104,7 @@ class Batch:
         return Bucket(
             rows=len(rows),
             length=longest,
+            members=torch.tensor(rows, device=device),
             tokens=torch.from_numpy(tokens.reshape(-1)).to(device),
             padding=torch.from_numpy(padding).to(device),
             padded_places=torch.from_numpy(np.flatnonzero(padding)).to(device),

@@ -7,7 +7,7 @@ looks up, on the shared `Switchboard`, which methods own which tokens, and lets 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from intarsia.encoder import attention
 from intarsia.encoder.frozen import FrozenLinear
 from intarsia.encoder.noise import Noise, drop
-from intarsia.encoder.owned import Owned, Runs
+from intarsia.encoder.owned import Owned, Rows, Runs
 from intarsia.encoder.packed import Batch
-from intarsia.encoder.sites import Family, layer_paths, places
+from intarsia.encoder.sites import LAYER_OUTPUT, LINEAR_SITES, Family, layer_paths, places
 
 if TYPE_CHECKING:
     from intarsia.methods import Method
 
+ALL = slice(None)
 
 @dataclass(frozen=True)
 class Group:
@@ -47,9 +48,13 @@ class Pass:
     noise: Noise | None = None  # set in training: dropout is on
     training: bool = False
     padded: bool = False
+    paused: bool = False  # what runs now are not tokens of the batch (DeBERTa's relative positions)
     sublayer_input: Tensor | None = None
+    layer_input: Tensor | None = None
     calls: dict[int, int] = field(default_factory=dict)  # of modules that serve several layers
+    memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
     _owned: dict[tuple[int, bool], tuple[slice, Runs]] = field(default_factory=dict)
+    _rows: dict[tuple[int, bool], Rows] = field(default_factory=dict)
 
     def owned(self, index: int) -> tuple[slice, Runs]:
         """The token slice of a group in the present layout, and who owns what in it."""
@@ -59,11 +64,35 @@ class Pass:
             edges = [group.first]
             for rows in group.rows:
                 edges.append(edges[-1] + rows)
-            step = self.batch.whole.length
+            step = self.batch.whole.length if self.padded else 0
             bounds = [r * step if self.padded else self.batch.offsets[r] for r in edges]
             sizes = tuple(b - a for a, b in zip(bounds, bounds[1:], strict=False))
             self._owned[key] = (slice(bounds[0], bounds[-1]), Runs(group.slots, sizes, str(self.batch.ids.device)))
         return self._owned[key]
+
+    def rows(self, index: int) -> Rows:
+        """A group's segments as a batch of their own."""
+        key = (index, self.padded)
+        if key not in self._rows:
+            group = self.groups[index]
+            batch = self.batch.part(group.first, group.first + sum(group.rows))
+            real, tokens = None, batch.tokens
+            if self.padded:
+                step = self.batch.whole.length
+                tokens = batch.rows * step
+                real = batch.positions + torch.arange(batch.rows, device=batch.ids.device).repeat_interleave(
+                    batch.row_lengths
+                ).mul_(step)
+            self._rows[key] = Rows(batch, tokens, real)
+        return self._rows[key]
+
+    def layer(self, module: object, layers: tuple[int, ...]) -> int:
+        """The layer that a module stands for in this call of it."""
+        if len(layers) == 1:
+            return layers[0]
+        calls = self.calls.get(id(module), 0)
+        self.calls[id(module)] = calls + 1
+        return layers[calls]
 
     @contextmanager
     def as_padded(self) -> Iterator[None]:
@@ -73,56 +102,100 @@ class Pass:
         finally:
             self.padded = False
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
 
 class Switchboard:
     """Shared by all substituted modules of one model; holds the pass under way, or None."""
 
     def __init__(self) -> None:
         self.current: Pass | None = None
+        self.behind_layer: Callable[[Tensor], None] | None = None  # is given every layer's output
+        self.modules: dict[tuple[str, int], nn.Module] = {}  # the base's own, by site and layer
+
+    def act(
+        self, inner: nn.Module | None, site: str, layer: int, y: Tensor, x: Tensor | None = None, columns: slice = ALL
+    ) -> Tensor:
+        """Let each method that acts at a site change its own tokens of `y` (of its `columns` alone). `x` is what a
+        linear layer read."""
+        current = self.current
+        assert current is not None
+        changed: list[tuple[slice, Tensor]] = []
+        flat = y.reshape(-1, y.shape[-1])  # [tokens, width]
+        part = flat if columns is ALL else flat[:, columns]
+        for index, group in enumerate(current.groups):
+            if (site, layer) in group.places:
+                where, owned = self.owned(current, index, inner, site, layer)
+                owned.columns = None if columns is ALL else columns
+                if x is not None:
+                    owned.input = x.reshape(-1, x.shape[-1])[where]
+                changed.append((where, group.method.output(owned, part[where])))
+        if not changed:
+            return y
+        part = _assemble(part, changed)
+        if columns is not ALL:
+            part = torch.cat([flat[:, : columns.start], part, flat[:, columns.stop :]], 1)
+        return part.view(y.shape)
+
+    def owned(
+        self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int
+    ) -> tuple[slice, Owned]:
+        where, runs = current.owned(index)
+        group = current.groups[index]
+        owned = Owned(
+            site=site,
+            layer=layer,
+            tensors=group.tensors,
+            runs=runs,
+            base=inner,
+            module=lambda other: self.modules[other, layer],
+            segments=lambda: current.rows(index),
+            memory=current.memory.setdefault(index, {}),
+            noise=current.noise,
+            training=current.training,
+        )
+        for wanted in group.method.wants:
+            state: Tensor | None = getattr(current, wanted)
+            if state is not None:
+                setattr(owned, wanted, state.reshape(-1, state.shape[-1])[where])
+        return where, owned
 
 
 class Site(nn.Module):
     """A submodule of the base, with the methods that act there."""
 
     def __init__(
-        self, inner: nn.Module, sites: tuple[str, ...], layers: tuple[int, ...], switchboard: Switchboard
+        self, inner: nn.Module, sites: tuple[str, ...], layers: tuple[int, ...], switchboard: Switchboard, fused: bool
     ) -> None:
         super().__init__()
         self.inner, self.sites, self.layers, self.switchboard = inner, sites, layers, switchboard
         self.is_norm = sites[0].endswith(".norm")
+        self.inputs = tuple(f"{site}.input" for site in sites if site in LINEAR_SITES)
+        self.columns: dict[str, slice] = {}
+        if fused and "query" in sites:
+            third = inner.out_features // 3
+            self.columns = {s: slice(i * third, (i + 1) * third) for i, s in enumerate(("query", "key", "value"))}
 
     def forward(self, x: Tensor) -> Tensor:
-        current = self.switchboard.current
-        if current is None or not current.groups:
+        board = self.switchboard
+        current = board.current
+        if current is None or not current.groups or current.paused:
             return self.inner(x)
-        layer = self.layers[0]
-        if len(self.layers) > 1:
-            calls = current.calls.get(id(self), 0)
-            current.calls[id(self)] = calls + 1
-            layer = self.layers[calls]
+        layer = current.layer(self, self.layers)
         if self.is_norm:
             return self._norm(current, layer, x)
+        for site in self.inputs:
+            x = board.act(self.inner, site, layer, x)
         y = self.inner(x)
         for site in self.sites:
-            y = self._act(current, site, layer, y)
+            y = board.act(self.inner, site, layer, y, x if self.inputs else None, self.columns.get(site, ALL))
         return y
-
-    def _owned(self, current: Pass, index: int, group: Group, site: str, layer: int) -> tuple[slice, Owned]:
-        where, runs = current.owned(index)
-        owned = Owned(site, layer, group.tensors, runs, current.training, self.inner)
-        if current.sublayer_input is not None:
-            owned.sublayer_input = current.sublayer_input.reshape(-1, current.sublayer_input.shape[-1])[where]
-        return where, owned
-
-    def _act(self, current: Pass, site: str, layer: int, y: Tensor) -> Tensor:
-        """Let each method that acts here change its own tokens of the site's output."""
-        changed: list[tuple[slice, Tensor]] = []
-        flat = y.reshape(-1, y.shape[-1])  # [tokens, width]
-        for index, group in enumerate(current.groups):
-            if (site, layer) in group.places:
-                where, owned = self._owned(current, index, group, site, layer)
-                changed.append((where, group.method.output(owned, flat[where])))
-        return _assemble(flat, changed).view(y.shape) if changed else y
 
     def _norm(self, current: Pass, layer: int, x: Tensor) -> Tensor:
         """Each method that has norms of its own normalises its own tokens; the base's norm does the rest."""
@@ -130,7 +203,7 @@ class Site(nn.Module):
         changed: list[tuple[slice, Tensor]] = []
         for index, group in enumerate(current.groups):
             if (self.sites[0], layer) in group.places:
-                where, owned = self._owned(current, index, group, self.sites[0], layer)
+                where, owned = self.switchboard.owned(current, index, self.inner, self.sites[0], layer)
                 changed.append((where, group.method.norm(owned, flat[where])))
         if not changed:
             return self.inner(x)
@@ -174,11 +247,13 @@ def attach(model: Any, family: Family) -> Switchboard:
             _put(model, path, FrozenLinear(module))
     for place in list(places(family, model)):
         inner = model.get_submodule(place.path)
-        _put(model, place.path, Site(inner, place.sites, place.layers, switchboard))
+        switchboard.modules |= {(site, layer): inner for site in place.sites for layer in place.layers}
+        _put(model, place.path, Site(inner, place.sites, place.layers, switchboard, family.fused_query_key_value))
     _make_packed(model, family, switchboard)
-    for prefix, _ in layer_paths(family, model):
-        for path in (family.attention, family.within["ffn.up"]):
-            _watch(model.get_submodule(f"{prefix}.{path}"), switchboard)
+    for prefix, layers in layer_paths(family, model):
+        _watch(model.get_submodule(f"{prefix}.{family.attention}"), switchboard, "sublayer_input", "layer_input")
+        _watch(model.get_submodule(f"{prefix}.{family.within['ffn.up']}"), switchboard, "sublayer_input")
+        _watch_output(model.get_submodule(prefix), layers, switchboard)
     model.requires_grad_(False)
     # `transformers` hands the attention dropout to the registered attention in train mode only; whether it is applied
     # is the pass's decision, as it is for every other dropout here.
@@ -191,30 +266,51 @@ def _put(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def _watch(module: nn.Module, switchboard: Switchboard) -> None:
-    """Remember the sub-layer's input while a method in the pass wants it (adapters parallel to the sub-layer)."""
+def _watch(module: nn.Module, switchboard: Switchboard, *names: str) -> None:
+    """Remember what a module reads while a method in the pass wants it."""
 
     def remember(_: nn.Module, args: tuple[Any, ...]) -> None:
         current = switchboard.current
-        if current is not None and any(g.method.wants_sublayer_input for g in current.groups):
-            current.sublayer_input = args[0]
+        if current is not None:
+            for name in names:
+                if any(name in g.method.wants for g in current.groups):
+                    setattr(current, name, args[0])
 
     module.register_forward_pre_hook(remember)
+
+
+def _watch_output(module: nn.Module, layers: tuple[int, ...], switchboard: Switchboard) -> None:
+    """Let methods act on a whole layer's output."""
+
+    def act(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        current = switchboard.current
+        if switchboard.behind_layer is not None:
+            switchboard.behind_layer(output[0] if isinstance(output, tuple) else output)
+        if current is None or not current.groups:
+            return None
+        layer = current.layer(act, layers)
+        if isinstance(output, tuple):
+            return (switchboard.act(None, LAYER_OUTPUT, layer, output[0]), *output[1:])
+        return switchboard.act(None, LAYER_OUTPUT, layer, output)
+
+    module.register_forward_hook(act)
 
 
 def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
     if family.core == "registry":
         attention.register()
         _own_config(model)._attn_implementation = attention.NAME
-        for prefix, _ in layer_paths(family, model):
-            model.get_submodule(f"{prefix}.{family.attention}").intarsia_switchboard = switchboard
+        for prefix, layers in layer_paths(family, model):
+            module = model.get_submodule(f"{prefix}.{family.attention}")
+            module.intarsia_switchboard, module.intarsia_layers = switchboard, layers
         return
-    for prefix, _ in layer_paths(family, model):
+    for prefix, layers in layer_paths(family, model):
         path = f"{prefix}.{family.attention}"
         plain = model.get_submodule(path)
         if family.core == "mpnet":
-            _put(model, path, attention.MPNetCore(plain, _shared_bias(model), switchboard))
+            _put(model, path, attention.MPNetCore(plain, _shared_bias(model), switchboard, layers[0]))
         else:
+            _pause_for_positions(plain, switchboard)
             _put(model, path, attention.PaddedIsland(plain, switchboard))
     if family.core == "deberta":
         _spare_deberta_squares(model.encoder, switchboard)
@@ -236,6 +332,19 @@ def _shared_bias(model: Any) -> attention.MPNetBias:
         encoder.intarsia_bias = attention.MPNetBias(encoder)
         encoder.compute_position_bias = lambda *_, **__: None
     return encoder.intarsia_bias
+
+
+def _pause_for_positions(module: Any, switchboard: Switchboard) -> None:
+    """DeBERTa projects its relative positions through the query and key layers too: these are nobody's tokens."""
+    plain = module.disentangled_attention_bias
+
+    def bias(*args: Any, **kwargs: Any) -> Any:
+        if switchboard.current is None:
+            return plain(*args, **kwargs)
+        with switchboard.current.pause():
+            return plain(*args, **kwargs)
+
+    module.disentangled_attention_bias = bias
 
 
 def _spare_deberta_squares(encoder: Any, switchboard: Switchboard) -> None:

@@ -7,6 +7,7 @@ that place, so that attaching is a substitution of a few submodules and nothing 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,8 @@ from intarsia.errors import EncoderError
 if TYPE_CHECKING:
     from torch import nn
 
-ATTENTION_OUTPUT, FFN_OUTPUT = "attention.output", "ffn.output"
+ATTENTION_OUTPUT, FFN_OUTPUT, LAYER_OUTPUT = "attention.output", "ffn.output", "layer.output"
+PREFIX = "attention.prefix"  # extra keys and values that a layer's attention sees
 NORM_SITES = ("embedding.norm", "attention.norm", "ffn.norm", "final.norm")
 LINEAR_SITES = ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")
 OUTSIDE = -1  # the layer number of sites that belong to no layer: the embeddings and the final norm
@@ -36,6 +38,7 @@ class Family:
     positions_after_padding: bool = False  # RoBERTa's habit: positions count from padding index + 1
     fused_query_key_value: bool = False
     shared_layers: bool = False  # ALBERT: one module serves many layers
+    pre_norm: bool = False  # ModernBERT: sub-layers normalise their input, not the sum behind them
 
 
 _BERT = Family(
@@ -150,6 +153,7 @@ FAMILIES: dict[str, Family] = {
         pooler=None,
         token_types=False,
         fused_query_key_value=True,
+        pre_norm=True,
     ),
 }
 
@@ -221,6 +225,21 @@ class LinearShape:
 
 
 @dataclass(frozen=True)
+class WeightShape:
+    """One parameter of the base, by its name in the `transformers` model."""
+
+    name: str
+    shape: tuple[int, ...]
+    layers: tuple[int, ...]  # those it belongs to; () for embeddings, pooler and final norm
+    norm: bool  # of a LayerNorm
+    behind: bool  # of the pooler or the final norm: it stands behind all layers
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
 class Shape:
     """What counting parameters needs to know of a base; made from a configuration alone, no weights."""
 
@@ -230,8 +249,11 @@ class Shape:
     heads: int
     parameters: int
     pooler: bool
+    pre_norm: bool
+    shared_layers: bool
     norms: tuple[NormShape, ...] = field(repr=False)
     linears: tuple[LinearShape, ...] = field(repr=False)
+    weights: tuple[WeightShape, ...] = field(repr=False)
 
     @classmethod
     def of(cls, config: Any) -> Shape:
@@ -268,9 +290,29 @@ class Shape:
             heads=model.config.num_attention_heads,
             parameters=sum(p.numel() for p in model.parameters()),
             pooler=family.pooler is not None and getattr(model, family.pooler.split(".")[0], None) is not None,
+            pre_norm=family.pre_norm,
+            shared_layers=family.shared_layers,
             norms=tuple(sorted(norms, key=lambda n: (n.layer, n.site))),
             linears=tuple(sorted(linears, key=lambda n: (n.layer, n.site))),
+            weights=_weights(family, model),
         )
 
     def norm(self, site: str, layer: int) -> NormShape | None:
         return next((n for n in self.norms if n.site == site and n.layer == layer), None)
+
+    def linear(self, site: str, layer: int) -> LinearShape:
+        return next(n for n in self.linears if n.site == site and n.layer == layer)
+
+
+def _weights(family: Family, model: Any) -> tuple[WeightShape, ...]:
+    from torch import nn
+
+    norms = {path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    layers = dict(layer_paths(family, model))
+    behind = tuple(path for path in (family.pooler, family.outside.get("final.norm")) if path is not None)
+    found = []
+    for name, parameter in model.named_parameters():
+        own = next((served for prefix, served in layers.items() if name.startswith(f"{prefix}.")), ())
+        path = name.rpartition(".")[0]
+        found.append(WeightShape(name, tuple(parameter.shape), own, path in norms, path in behind))
+    return tuple(found)

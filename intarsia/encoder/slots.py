@@ -46,7 +46,8 @@ class Slots:
 
     def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
         """Copy one inlay's tensors into a slot."""
-        torch.cat([tensors[name].reshape(-1) for name in self.specs], out=self.buffer[slot])
+        if self.specs:
+            torch.cat([tensors[name].reshape(-1) for name in self.specs], out=self.buffer[slot])
 
     def get(self, slot: int) -> dict[str, Tensor]:
         """A copy of what a slot holds."""
@@ -67,7 +68,7 @@ class Slots:
         return torch.cat(parts, 1)
 
     def mask(self, which: str) -> Tensor:
-        """[parameters] 1 where the spec's flag (`decay` or `trained`) holds."""
+        """[parameters] the spec's flag or factor (`decay`, `trained`, `rate`) of each."""
         parts = [torch.full((s.size,), float(getattr(s, which))) for s in self.specs.values()]
         return torch.cat(parts).to(self.buffer.device, self.buffer.dtype)
 
@@ -80,9 +81,13 @@ def start(specs: Mapping[str, Spec], encoder: Encoder, seed: int) -> dict[str, T
 
 def _start(spec: Spec, encoder: Encoder, generator: torch.Generator) -> Tensor:
     if spec.start == "base":
-        assert spec.site is not None
-        return encoder.site_tensor(*spec.site, spec.base).detach().to("cpu", torch.float32).clone()
-    tensor = torch.ones(spec.shape) if spec.start == "ones" else torch.zeros(spec.shape)
+        if spec.parameter is not None:
+            found = encoder.weights[spec.parameter]
+        else:
+            assert spec.site is not None
+            found = encoder.at_site(*spec.site, spec.base).tensor
+        return found.detach().to("cpu", torch.float32).clone()
+    tensor = torch.ones(spec.shape) if spec.start == "ones" else torch.full(spec.shape, spec.value)
     if spec.start == "normal" and spec.std > 0:
         torch.nn.init.trunc_normal_(tensor, 0.0, spec.std, -2 * spec.std, 2 * spec.std, generator=generator)
     return tensor

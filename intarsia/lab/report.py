@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } p { max-width: 52rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
 th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
 th:first-child, td:first-child, th.left, td.left { text-align: left; }
+td { white-space: nowrap; } td.left:not(:first-child) { white-space: normal; }
 figure { margin: 1rem 0; } figcaption { color: #555; font-size: 0.9rem; }
 svg { max-width: 100%; height: auto; } code { background: #f4f4f4; padding: 0 0.2rem; }
 .good { color: #00735c; font-weight: 600; } .bad { color: #b3261e; font-weight: 600; }
@@ -75,12 +76,9 @@ def _svg(figure: Figure) -> str:
 
 def new_figure(width: float = 7.0, height: float = 3.2) -> Figure:
     """An empty figure in the common style, without any window system."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context({"svg.fonttype": "none"}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-    return figure
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def tidy(axes: object) -> None:

@@ -3,21 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from intarsia.errors import IntarsiaError
+from intarsia.methods.bapna import Bapna
+from intarsia.methods.bitfit import BitFit
 from intarsia.methods.bottleneck import Bottleneck
+from intarsia.methods.diff_pruning import DiffPruning
+from intarsia.methods.features import Features
+from intarsia.methods.full import Full
+from intarsia.methods.ia3 import IA3
+from intarsia.methods.lora import LoRA
+from intarsia.methods.lottery_ticket import LotteryTicket
 from intarsia.methods.method import Method, Spec, running_key, to_dict
+from intarsia.methods.norms import LayerNorms
+from intarsia.methods.pal import PAL
+from intarsia.methods.pfeiffer import Pfeiffer
+from intarsia.methods.prefix import Prefix
+from intarsia.methods.top_layers import TopLayers
 
-METHODS: dict[str, type] = {Bottleneck.name: Bottleneck}
+_KINDS: tuple[type[Method], ...] = (
+    Bottleneck, Pfeiffer, Bapna, PAL, LoRA, IA3, Prefix, BitFit, LayerNorms,
+    LotteryTicket, DiffPruning, TopLayers, Full, Features,
+)  # fmt: skip
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in _KINDS}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A name on the command line: a method, the option that a number after the dash sets, and others set already."""
+
+    kind: type[Method]
+    size: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+PRESETS: dict[str, Preset] = {
+    "houlsby": Preset(Bottleneck, "size"),
+    "bottleneck": Preset(Bottleneck, "size"),
+    "pfeiffer": Preset(Pfeiffer, "size"),
+    "bapna": Preset(Bapna, "size"),
+    "single": Preset(Bottleneck, "size", {"places_in_layer": "ffn"}),
+    "attention-only": Preset(Bottleneck, "size", {"places_in_layer": "attention"}),
+    "parallel": Preset(Bottleneck, "size", {"parallel": True}),
+    "pal": Preset(PAL, "width"),
+    "lora": Preset(LoRA, "rank"),
+    "ia3": Preset(IA3),
+    "prefix": Preset(Prefix, "size"),
+    "bitfit": Preset(BitFit),
+    "layernorm": Preset(LayerNorms),
+    "lt-sft": Preset(LotteryTicket, "share"),
+    "diff-pruning": Preset(DiffPruning, "share"),
+    "top": Preset(TopLayers, "number"),
+    "full": Preset(Full),
+    "features": Preset(Features),
+    "features-mlp": Preset(Features, "hidden", {"hidden": 256}),
+    "features-mix": Preset(Features, None, {"mix": True}),
+}
 
 
 def from_dict(config: dict[str, Any]) -> Method:
     """The method that `to_dict` wrote."""
     options = dict(config)
     kind = options.pop("type", None)
-    if kind not in METHODS:
+    if not isinstance(kind, str) or kind not in METHODS:
         raise IntarsiaError(f"the method {kind!r} is not known; known methods: {', '.join(METHODS)}.")
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     try:
@@ -26,23 +77,25 @@ def from_dict(config: dict[str, Any]) -> Method:
         raise IntarsiaError(f"the method {kind!r} does not take these options: {error}") from error
 
 
-_PRESETS: dict[str, tuple[type, str]] = {"houlsby": (Bottleneck, "size"), "bottleneck": (Bottleneck, "size")}
-
-
 def parse(text: str, options: Sequence[str] = ()) -> Method:
-    """A method as written on the command line: a name, with its size after a dash (`houlsby-64`), and `KEY=VALUE`
-    options."""
-    name = next((n for n in _PRESETS if text == n or text.startswith(f"{n}-")), "")
-    size = text.removeprefix(name).removeprefix("-")
-    if not name:
-        raise IntarsiaError(f"the method {text!r} is not known; known methods: {', '.join(_PRESETS)} (as houlsby-64).")
-    kind, size_option = _PRESETS[name]
-    fields = {f.name: str(f.type) for f in dataclasses.fields(kind)}
-    values = dict(option.partition("=")[::2] for option in [*([f"{size_option}={size}"] if size else []), *options])
+    """A method as written on the command line: a name, with its size after a dash (`houlsby-64`, `lt-sft-0.5%`), and
+    `KEY=VALUE` options."""
+    names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
+    if not names:
+        raise IntarsiaError(
+            f"the method {text!r} is not known; known methods: {', '.join(PRESETS)}; with a size as in houlsby-64."
+        )
+    name = max(names, key=len)
+    preset, size = PRESETS[name], text.removeprefix(name).removeprefix("-")
+    if size and preset.size is None:
+        raise IntarsiaError(f"the method {name} has no size, so {text!r} cannot be read: write {name}.")
+    fields = {f.name: str(f.type) for f in dataclasses.fields(preset.kind)}  # type: ignore[arg-type]
+    values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if size else []), *options])
     unknown = sorted(set(values) - set(fields))
     if unknown:
-        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; it has: {', '.join(fields)}.")
-    return kind(**{key: _value(key, value, fields[key]) for key, value in values.items()})
+        has = f"it has: {', '.join(fields)}" if fields else "it has none"
+        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {has}.")
+    return preset.kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
 
 
 def _value(key: str, text: str, annotation: str) -> Any:
@@ -52,12 +105,19 @@ def _value(key: str, text: str, annotation: str) -> Any:
             return None
         if annotation.startswith("bool"):
             return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text.lower()]
+        if annotation.startswith("tuple[str"):
+            return tuple(part for part in text.split(",") if part)
         if annotation.startswith("tuple"):
             return layer_span(text)
-        number = {"int": int, "float": float}.get(annotation.removesuffix(" | None"))
+        number = {"int": int, "float": _number}.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
         raise IntarsiaError(f"the option {key}={text} cannot be read: {annotation} was expected.") from None
+
+
+def _number(text: str) -> float:
+    """`0.005` or `0.5%`."""
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def layer_span(text: str) -> tuple[int, ...]:
@@ -69,4 +129,8 @@ def layer_span(text: str) -> tuple[int, ...]:
     return tuple(layers)
 
 
-__all__ = ["METHODS", "Bottleneck", "Method", "Spec", "from_dict", "parse", "running_key", "to_dict"]
+__all__ = [
+    "IA3", "METHODS", "PAL", "PRESETS", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full",
+    "LayerNorms", "LoRA", "LotteryTicket", "Method", "Pfeiffer", "Prefix", "Preset", "Spec", "TopLayers",
+    "from_dict", "parse", "running_key", "to_dict",
+]  # fmt: skip

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, OUTSIDE, NormShape
-from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Spec, check_choice, check_layers
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
+from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from intarsia.encoder.sites import Shape
 
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
-_ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
+ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
 _INNER_NORMS = ("none", "layer", "batch")
 
 
-def _activation(name: str) -> Callable[[Tensor], Tensor]:
+def activation(name: str) -> Callable[[Tensor], Tensor]:
     import torch
     import torch.nn.functional as F
 
@@ -44,7 +44,7 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True)
-class Bottleneck:
+class Bottleneck(Method):
     """Houlsby adapters of `size` hidden units."""
 
     size: int = 64
@@ -60,21 +60,20 @@ class Bottleneck:
     std: float = 1e-2  # of both matrices' truncated-normal start (1e-3 in the authors' program)
 
     name: ClassVar[str] = "bottleneck"
+    paper: ClassVar[str] = "Houlsby et al. 2019"
+    trains: ClassVar[str] = "two bottlenecks a layer, LayerNorms"
     start_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
         check_choice("places_in_layer", self.places_in_layer, _PLACES)
-        check_choice("activation", self.activation, _ACTIVATIONS)
+        check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("inner_norm", self.inner_norm, _INNER_NORMS)
-        if self.layers is not None:
-            object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
-        for option, value, least in (("size", self.size, 1), ("depth", self.depth, 1), ("std", self.std, 0)):
-            if value < least:
-                raise IntarsiaError(f"{option} {value} is too small: at least {least} was expected.")
+        sorted_layers(self)
+        check_least(size=(self.size, 1), depth=(self.depth, 1), std=(self.std, 0))
 
     @property
-    def wants_sublayer_input(self) -> bool:
-        return self.parallel
+    def wants(self) -> tuple[str, ...]:
+        return ("sublayer_input",) if self.parallel else ()
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         norms = {(n.site, n.layer) for n in self._trained_norms(shape)}
@@ -85,8 +84,7 @@ class Bottleneck:
         specs: dict[str, Spec] = {}
         for site, layer in self._adapters(shape):
             name = f"{layer}.{site}"
-            specs[f"{name}.down.weight"] = Spec((m, d), "normal", self.std, decay=True)
-            specs[f"{name}.down.bias"] = Spec((m,), "zeros")
+            specs |= adapter_specs(name, m, d, self.std)
             for i in range(1, self.depth):
                 specs[f"{name}.hidden{i}.weight"] = Spec((m, m), "normal", self.std, decay=True)
                 specs[f"{name}.hidden{i}.bias"] = Spec((m,), "zeros")
@@ -96,8 +94,6 @@ class Bottleneck:
             if self.inner_norm == "batch":
                 specs[f"{name}.inner.mean"] = Spec((m,), "zeros", trained=False)
                 specs[f"{name}.inner.variance"] = Spec((m,), "ones", trained=False)
-            specs[f"{name}.up.weight"] = Spec((d, m), "normal", self.std, decay=True)
-            specs[f"{name}.up.bias"] = Spec((d,), "zeros")
         specs.update(norm_specs(self._trained_norms(shape)))
         return specs
 
@@ -105,11 +101,11 @@ class Bottleneck:
         m, d = self.size, shape.width
         one = 2 * m * d + d + m + (self.depth - 1) * (m * m + m) + (2 * m if self.inner_norm != "none" else 0)
         adapters = len(self._layers(shape)) * len(_PLACES[self.places_in_layer])
-        return adapters * one + sum(n.width * (1 + n.bias) for n in self._trained_norms(shape))
+        return adapters * one + norm_count(self._trained_norms(shape))
 
     def output(self, own: Owned, h: Tensor) -> Tensor:
         name = f"{own.layer}.{own.site}"
-        activation = _activation(self.activation)
+        act = activation(self.activation)
         x = h
         if self.parallel:
             assert own.sublayer_input is not None
@@ -119,20 +115,17 @@ class Bottleneck:
             hidden = own.layer_norm(hidden, f"{name}.inner", 1e-5)
         elif self.inner_norm == "batch":
             hidden = own.batch_norm(hidden, f"{name}.inner")
-        hidden = activation(hidden)
+        hidden = act(hidden)
         for i in range(1, self.depth):
-            hidden = activation(own.linear(hidden, f"{name}.hidden{i}"))
+            hidden = act(own.linear(hidden, f"{name}.hidden{i}"))
         u = own.linear(hidden, f"{name}.up")  # [tokens, d]
         return h + h * u if self.multiplicative else h + u
 
     def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return own.layer_norm(x, f"{own.layer}.{own.site}", own.base.eps)
+        return own.base_norm(x, f"{own.layer}.{own.site}")
 
     def _layers(self, shape: Shape) -> tuple[int, ...]:
-        if self.layers is None:
-            return tuple(range(shape.layers))
-        check_layers(self.layers, shape)
-        return self.layers
+        return chosen_layers(self.layers, shape)
 
     def _adapters(self, shape: Shape) -> Iterator[tuple[str, int]]:
         for layer in self._layers(shape):
@@ -140,24 +133,16 @@ class Bottleneck:
                 yield site, layer
 
     def _trained_norms(self, shape: Shape) -> list[NormShape]:
-        inside = set(self._layers(shape)) if self.norms else set()
-        with_embedding = self.embedding_norm
-        if with_embedding is None:
-            with_embedding = self.norms and len(inside) == shape.layers
-        return [
-            n
-            for n in shape.norms
-            if n.layer in inside
-            or (n.site == "final.norm" and self.norms)
-            or (n.site == "embedding.norm" and n.layer == OUTSIDE and with_embedding)
-        ]
+        if self.norms:
+            return trained_norms(shape, self._layers(shape), self.embedding_norm)
+        return [n for n in shape.norms if self.embedding_norm and n.site == "embedding.norm"]
 
 
-def norm_specs(norms: list[NormShape]) -> dict[str, Spec]:
-    """A task's own LayerNorms, starting as the base's."""
-    specs: dict[str, Spec] = {}
-    for n in norms:
-        specs[f"{n.layer}.{n.site}.weight"] = Spec((n.width,), "base", site=(n.site, n.layer))
-        if n.bias:
-            specs[f"{n.layer}.{n.site}.bias"] = Spec((n.width,), "base", site=(n.site, n.layer), base="bias")
-    return specs
+def adapter_specs(name: str, m: int, d: int, std: float) -> dict[str, Spec]:
+    """The two matrices and two biases of one bottleneck."""
+    return {
+        f"{name}.down.weight": Spec((m, d), "normal", std, decay=True),
+        f"{name}.down.bias": Spec((m,), "zeros"),
+        f"{name}.up.weight": Spec((d, m), "normal", std, decay=True),
+        f"{name}.up.bias": Spec((d,), "zeros"),
+    }

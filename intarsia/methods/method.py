@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.noise import Noise
     from intarsia.encoder.owned import Owned
     from intarsia.encoder.sites import Shape
+
+Tensors = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -25,48 +29,153 @@ class Spec:
     std: float = 0.0  # of a "normal" start: truncated at two standard deviations
     site: tuple[str, int] | None = None  # of a "base" start: copied from this site's module …
     base: Literal["weight", "bias"] = "weight"  # … and this tensor of it
+    parameter: str | None = None  # of a "base" start: or copied from the parameter of this name
     decay: bool = False  # weight decay applies
     trained: bool = True  # False: kept with the inlay, but no gradient reaches it (running statistics)
+    rate: float = 1.0  # times the learning rate
+    value: float = 0.0  # added to a "zeros" start
 
     @property
     def size(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
+        return math.prod(self.shape)
 
 
-@runtime_checkable
-class Method(Protocol):
-    """The interface of every method in this folder. A method knows nothing of training or serving."""
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of training with tensors and a schedule of its own. Most methods have one."""
 
-    name: ClassVar[str]
-    start_only: ClassVar[tuple[str, ...]]  # options that only say how training starts, not what is computed
+    name: str
+    specs: Mapping[str, Spec]
+    epochs: float = 1.0  # times the epochs asked for
+    rate: float = 1.0  # times the learning rate asked for
+
+
+class Method:
+    """What every method in this folder is: a frozen dataclass derived from this. It knows nothing of training or
+    serving. A method acts at sites, on its own tokens; or (`changes_base`) it trains weights of the base itself."""
+
+    name: ClassVar[str]  # in stored inlays
+    paper: ClassVar[str] = ""
+    trains: ClassVar[str] = ""  # in a few words
+    start_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
+    recipe: ClassVar[Mapping[str, Any]] = {}  # the paper's training settings, where they differ from the defaults
+    changes_base: ClassVar[bool] = False  # runs alone in a pass, with weights of its own in place of the base's
+    mergeable: ClassVar[bool] = False  # whether `merge` can give a plain model
+    cached: ClassVar[bool] = False  # trains on stored states of the plain base
 
     @property
-    def wants_sublayer_input(self) -> bool:
-        """Whether `Owned.sublayer_input` is needed at the output sites."""
-        ...
+    def wants(self) -> tuple[str, ...]:
+        """What `Owned` shall carry beside the site's own values: "sublayer_input", "layer_input"."""
+        return ()
+
+    def check(self, shape: Shape) -> None:
+        """Raise, with the reason, where the method cannot work on a base of this shape."""
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         """The (site, layer) pairs where the method acts."""
-        ...
+        return frozenset()
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
-        """Every tensor of the method on a base of this shape, by name."""
-        ...
+        """Every trained tensor of the method on a base of this shape, by name."""
+        raise NotImplementedError
 
     def count(self, shape: Shape) -> int:
         """Trained parameters in closed form; equal to the trained tensors of `tensors`."""
-        ...
+        raise NotImplementedError
 
     def output(self, own: Owned, h: Tensor) -> Tensor:
-        """At an output or linear site: the method's own tokens `h` [tokens, width] → their new values."""
-        ...
+        """At an output, linear or linear's input site: the method's own tokens `h` [tokens, width] → new values."""
+        raise NotImplementedError
 
     def norm(self, own: Owned, x: Tensor) -> Tensor:
         """At a norm site: the method's own tokens, normalised."""
-        ...
+        raise NotImplementedError
+
+    def mixed(self, tensors: Tensors, states: Tensor) -> Tensor:
+        """Of a `cached` method: the pooled states of all layers [rows, layers, d] → [rows, d], as a pass would give."""
+        return states[:, -1]
+
+    def row_width(self, shape: Shape) -> int:
+        """The width of what the head reads."""
+        return shape.width
+
+    def pooled(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """One owner's pooled rows [rows, d] → what the head reads [rows, row_width]."""
+        return rows
+
+    def phases(self, shape: Shape) -> tuple[Phase, ...]:
+        return (Phase("train", self.tensors(shape)),)
+
+    def weights(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> dict[str, Tensor]:
+        """The weights that stand for the base's in a pass, by parameter name. `tensors` are the phase's own, `kept`
+        what earlier phases left. Of the last phase, both are what the inlay holds."""
+        return {}
+
+    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
+        """What is added to the loss."""
+        return None
+
+    def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
+        """Called when a phase that is not the last has ended."""
+        return Ending()
+
+    @property
+    def touches_rows(self) -> bool:
+        """Whether `pooled` or a pooler of its own changes what the head reads."""
+        return False
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        """Change the weights of a plain model so that it computes the same."""
+        raise IntarsiaError(f"{self.name} cannot be merged into the base: it computes what no weight of it does.")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a phase leaves behind: tensors that stay as they are (`kept`) and starts for tensors of the next phase."""
+
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    starts: dict[str, Tensor] = field(default_factory=dict)
+    keep_head: bool = False  # the head goes on as it is; else it starts anew
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor of the base at a site: the parameter it is (rows of), and those rows."""
+
+    parameter: str
+    rows: slice
+    tensor: Tensor  # the rows
+
+
+class Plain:
+    """Weights of a plain model, to be changed by `Method.merge`; copies are made of those that are."""
+
+    def __init__(self, shape: Shape, base: Tensors, at_site: Callable[[str, int, str], Found]) -> None:
+        self.shape, self.base, self._at_site = shape, base, at_site
+        self.changed: dict[str, Tensor] = {}
+
+    def whole(self, parameter: str) -> Tensor:
+        """A parameter's copy, to be written to."""
+        if parameter not in self.changed:
+            self.changed[parameter] = self.base[parameter].detach().clone()
+        return self.changed[parameter]
+
+    def at(self, site: str, layer: int, kind: str) -> Tensor:
+        """The `weight` or `bias` at a site, to be written to."""
+        if self.shape.shared_layers and layer >= 0:
+            raise IntarsiaError(
+                f"nothing can be merged into {self.shape.family}: its layers share one set of weights, and a task has "
+                "tensors of its own for each layer."
+            )
+        if self.shape.family == "deberta-v2" and site in ("query", "key"):
+            raise IntarsiaError(
+                "query and key cannot be merged into deberta-v2: it projects relative positions through the same "
+                "layers, and a task changes what tokens read there, not positions."
+            )
+        found = self._at_site(site, layer, kind)
+        return self.whole(found.parameter)[found.rows]
 
 
 def to_dict(method: Any) -> dict[str, Any]:
@@ -85,7 +194,24 @@ def check_choice(option: str, value: Any, choices: Mapping[str, Any] | tuple[str
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
 
 
-def check_layers(layers: tuple[int, ...], shape: Shape) -> None:
+def check_least(**least: tuple[float, float]) -> None:
+    """Each option: (value, least)."""
+    for option, (value, lowest) in least.items():
+        if value < lowest:
+            raise IntarsiaError(f"{option} {value} is too small: at least {lowest} was expected.")
+
+
+def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ...]:
+    """The layers a method lives in; None: all."""
+    if layers is None:
+        return tuple(range(shape.layers))
     wrong = [i for i in layers if not 0 <= i < shape.layers]
     if wrong or not layers:
         raise IntarsiaError(f"layers {list(layers)} do not fit this base: it has layers 0 to {shape.layers - 1}.")
+    return layers
+
+
+def sorted_layers(method: Any) -> None:
+    """For `__post_init__`: equal spans are equal, however written."""
+    if method.layers is not None:
+        object.__setattr__(method, "layers", tuple(sorted(set(method.layers))))

@@ -2,13 +2,14 @@
 
 Each task's inlay is put into a slot when it is first asked; the least recently asked one makes room when all slots of
 its shape are taken. Nothing is rebuilt, and the cost of adding or switching a task does not depend on how many there
-are.
+are. A task that changed weights of the base (a fine-tuned one) has a pass of its own, with its weights standing for
+the base's; the base itself is never written to.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots
 from intarsia.methods import Method, from_dict, running_key
-from intarsia.tasks.heads import Head, pool
+from intarsia.tasks.heads import Head, pool, pooler_instead
 from intarsia.tasks.kinds import Answers
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 TOKENS_A_PASS = 4096
 SLOTS = 256  # of one shape; memory is taken as they are first used
+WEIGHTS = 2  # tasks that changed the base whose whole weights are kept ready
 
 
-@dataclass
+@dataclass(eq=False)
 class Stack:
     """All resident inlays of one method shape, by task key, least recently asked first."""
 
@@ -55,10 +57,19 @@ class Stack:
 class Resident:
     """A task that can be asked: where its tensors are, its head, how its outputs are read."""
 
-    stack: Stack
+    method: Method
+    stack: Stack | None  # None: it changes the base, and keeps its tensors itself
+    tensors: dict[str, Tensor]
     head: Head
     head_tensors: dict[str, Tensor]
     answers: Answers
+
+    def own(self, key: str) -> dict[str, Tensor]:
+        """The method's tensors, of this task alone."""
+        if self.stack is None:
+            return self.tensors
+        slot = self.stack.residents[key]
+        return {name: tensor[slot] for name, tensor in self.stack.slots.tensors.items()}
 
 
 class Predictor:
@@ -68,11 +79,14 @@ class Predictor:
         self.encoder, self.source, self.capacity = encoder, source, slots
         self.stacks: dict[tuple[object, ...], Stack] = {}
         self.residents: dict[str, Resident] = {}
+        self.alone: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
 
     def hold(self, key: str) -> Resident:
         """Make a task resident, and the most recently asked of its shape."""
         resident = self.residents.get(key)
-        if resident is not None and key in resident.stack.residents:
+        if resident is not None and resident.stack is None:
+            return resident
+        if resident is not None and resident.stack is not None and key in resident.stack.residents:
             resident.stack.residents.move_to_end(key)
             return resident
         return self.put(key, self.source(key))
@@ -81,36 +95,52 @@ class Predictor:
         """Copy an inlay into a slot."""
         device = self.encoder.device
         method = from_dict(inlay.method)
-        stack = self.stacks.get(running_key(method))
-        if stack is None:
-            shape = self.encoder.shape
-            slots = Slots(method.tensors(shape), self.capacity, device=device)
-            stack = Stack(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
-            self.stacks[running_key(method)] = stack
+        method.check(self.encoder.shape)
         tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
-        stack.slots.put(stack.place_for(key), tensors)
+        stack = None
+        if not method.changes_base:
+            stack = self._stack(method)
+            stack.slots.put(stack.place_for(key), tensors)
         resident = self.residents[key] = Resident(
+            method,
             stack,
+            {} if stack is not None else {k: v.to(device) for k, v in tensors.items()},
             Head(inlay.head["outputs"], inlay.head["pooling"]),
             {k.removeprefix("head."): v.to(device) for k, v in inlay.tensors.items() if k.startswith("head.")},
             answers_of(inlay),
         )
         return resident
 
+    def _stack(self, method: Method) -> Stack:
+        stack = self.stacks.get(running_key(method))
+        if stack is None:
+            shape = self.encoder.shape
+            slots = Slots(method.tensors(shape), self.capacity, device=self.encoder.device)
+            stack = Stack(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
+            self.stacks[running_key(method)] = stack
+        return stack
+
     def drop(self, key: str) -> None:
         """Forget a task; its slot is free."""
         resident = self.residents.pop(key, None)
-        if resident is not None and key in resident.stack.residents:
+        self.alone.pop(key, None)
+        if resident is not None and resident.stack is not None and key in resident.stack.residents:
             resident.stack.free.append(resident.stack.residents.pop(key))
 
     @torch.no_grad()
     def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
         """Each request's probabilities (or score), in order."""
         out: list[np.ndarray] = [np.empty(0)] * len(requests)
-        for rows in by_token_budget([len(segment.ids) for _, segment in requests], TOKENS_A_PASS):
-            for part in self._fitting(rows, requests):
-                for row, answer in zip(part, self._pass([requests[r] for r in part]), strict=True):
-                    out[row] = answer
+        together: list[int] = []
+        apart: dict[str, list[int]] = {}
+        for row, (key, _) in enumerate(requests):
+            alone = self.residents[key].stack is None if key in self.residents else self.hold(key).stack is None
+            apart.setdefault(key, []).append(row) if alone else together.append(row)
+        for rows in [together, *apart.values()]:
+            for part in by_token_budget([len(requests[r][1].ids) for r in rows], TOKENS_A_PASS):
+                for fitting in self._fitting([rows[i] for i in part], requests):
+                    for row, answer in zip(fitting, self._pass([requests[r] for r in fitting]), strict=True):
+                        out[row] = answer
         return out
 
     def _fitting(self, rows: list[int], requests: Sequence[tuple[str, Segment]]) -> list[list[int]]:
@@ -122,37 +152,63 @@ class Predictor:
         return [[r for r in rows if requests[r][0] in part] for part in parts]
 
     def _pass(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """One pass through the base for rows of any tasks."""
+        """One pass through the base for rows of any tasks that can share one, or of one task that cannot."""
         held = {key: self.hold(key) for key in dict.fromkeys(key for key, _ in requests)}
-        number = {id(stack): i for i, stack in enumerate(self.stacks.values())}
+        stacks = list(self.stacks.values())
 
         def owner(row: int) -> tuple[int, int]:  # tokens are sorted by method, then by owner
             stack = held[requests[row][0]].stack
-            return number[id(stack)], stack.residents[requests[row][0]]
+            return (-1, 0) if stack is None else (stacks.index(stack), stack.residents[requests[row][0]])
 
-        order = sorted(range(len(requests)), key=owner)
+        owners = {row: owner(row) for row in range(len(requests))}
+        order = sorted(owners, key=owners.__getitem__)
         batch = pack([requests[r][1] for r in order], self.encoder.device)
+        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: owners[order[i]])]  # of one owner
         groups: list[Group] = []
-        owners: list[tuple[Resident, list[int]]] = []  # with places in `order`
-        first = 0
-        for _, of_method in groupby(range(len(order)), key=lambda i: owner(order[i])[0]):
-            runs = [list(run) for _, run in groupby(of_method, key=lambda i: owner(order[i])[1])]
-            residents = [held[requests[order[run[0]]][0]] for run in runs]
-            owners += zip(residents, runs, strict=True)
-            stack = residents[0].stack
-            slots = tuple(owner(order[run[0]])[1] for run in runs)
-            counts = tuple(len(run) for run in runs)
-            groups.append(Group(stack.method, stack.places, stack.slots.tensors, first, slots, counts))
-            first += sum(counts)
-        states = self.encoder.forward(batch, groups)
-        pooled = {p: pool(states, batch, p) for p in {resident.head.pooling for resident, _ in owners}}
+        for number, of_method in groupby(runs, key=lambda run: owners[order[run[0]]][0]):
+            if number >= 0:
+                groups.append(_group(stacks[number], [(owners[order[run[0]]][1], run) for run in of_method]))
+        weights = {} if groups else self._weights(requests[0][0])
+        states = self.encoder.forward(batch, groups, weights=weights)
+        pooled = {p: pool(states, batch, p) for p in {resident.head.pooling for resident in held.values()}}
         out: list[np.ndarray] = [np.empty(0)] * len(requests)
-        for resident, run in owners:
+        for run in runs:
+            key = requests[order[run[0]]][0]
+            resident = held[key]
             rows = pooled[resident.head.pooling][run[0] : run[-1] + 1]
-            logits = resident.head.logits(resident.head_tensors, rows, self.encoder)
-            for i, answer in zip(run, resident.answers.probabilities(logits), strict=True):
+            for i, answer in zip(run, self._answers(key, resident, rows, weights), strict=True):
                 out[order[i]] = answer
         return out
+
+    def _answers(self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor]) -> np.ndarray:
+        own = resident.own(key) if resident.method.touches_rows else {}
+        logits = resident.head.logits(
+            resident.head_tensors,
+            rows,
+            self.encoder,
+            own=lambda x: resident.method.pooled(own, x),
+            pooler=pooler_instead(self.encoder, own, weights),
+        )
+        return resident.answers.probabilities(logits)
+
+    def _weights(self, key: str) -> dict[str, Tensor]:
+        """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
+        if key not in self.alone:
+            resident = self.residents[key]
+            shape, tensors = self.encoder.shape, resident.tensors
+            last = resident.method.phases(shape)[-1].name
+            self.alone[key] = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
+            while len(self.alone) > WEIGHTS:
+                self.alone.popitem(last=False)
+        self.alone.move_to_end(key)
+        return self.alone[key]
+
+
+def _group(stack: Stack, runs: list[tuple[int, list[int]]]) -> Group:
+    """Rows of one method: (slot, its places in the batch) for each owner."""
+    slots = tuple(slot for slot, _ in runs)
+    counts = tuple(len(run) for _, run in runs)
+    return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
 
 
 def answers_of(inlay: Inlay) -> Answers:

@@ -6,7 +6,7 @@ token's state, the base's own pooler kept frozen (the paper's program), or a poo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,7 +37,8 @@ class Head:
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, get_args(Pooling))
 
-    def tensors(self, shape: Shape) -> dict[str, Spec]:
+    def tensors(self, shape: Shape, width: int | None = None) -> dict[str, Spec]:
+        """`width` of what it reads, where that is not the base's."""
         d = shape.width
         specs: dict[str, Spec] = {}
         if self.pooling == "pooler" and not shape.pooler:
@@ -50,23 +51,37 @@ class Head:
             bias = Spec((d,), "base", site=own, base="bias")
             specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", _STD, decay=True)
             specs["pooler.bias"] = bias if shape.pooler else Spec((d,), "zeros")
-        specs["output.weight"] = Spec((self.outputs, d), "normal", _STD, decay=True)
+        specs["output.weight"] = Spec((self.outputs, width or d), "normal", _STD, decay=True)
         specs["output.bias"] = Spec((self.outputs,), "zeros")
         return specs
 
-    def count(self, shape: Shape) -> int:
+    def count(self, shape: Shape, width: int | None = None) -> int:
         d = shape.width
-        return self.outputs * (d + 1) + (d * d + d if self.pooling == "trained-pooler" else 0)
+        return self.outputs * ((width or d) + 1) + (d * d + d if self.pooling == "trained-pooler" else 0)
 
     def logits(
-        self, tensors: Mapping[str, Tensor], rows: Tensor, encoder: Encoder, noise: Noise | None = None
+        self,
+        tensors: Mapping[str, Tensor],
+        rows: Tensor,
+        encoder: Encoder,
+        noise: Noise | None = None,
+        own: Callable[[Tensor], Tensor] | None = None,
+        pooler: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """[rows, d] as `pool` gives them → [rows, outputs]."""
+        """[rows, d] as `pool` gives them → [rows, outputs].
+
+        `own` is what the method does to pooled rows; `pooler` has the `weight` and `bias` that the method holds in
+        place of the base pooler's.
+        """
         if self.pooling == "pooler":
             assert encoder.pooler is not None
-            rows = torch.tanh(F.linear(rows, *encoder.pooler))
+            weight, bias = encoder.pooler
+            instead = pooler or {}
+            rows = torch.tanh(F.linear(rows, instead.get("weight", weight), instead.get("bias", bias)))
         elif self.pooling == "trained-pooler":
             rows = torch.tanh(F.linear(rows, tensors["pooler.weight"], tensors["pooler.bias"]))
+        if own is not None:
+            rows = own(rows)
         rows = drop(rows, encoder.hidden_dropout, noise)
         return F.linear(rows, tensors["output.weight"], tensors["output.bias"])
 
@@ -80,3 +95,13 @@ def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
         return states.index_select(0, batch.starts)
     sums = torch.segment_reduce(states, "sum", lengths=batch.row_lengths, axis=0, unsafe=True)
     return sums / batch.row_lengths[:, None].to(states.dtype)
+
+
+def pooler_instead(
+    encoder: Encoder, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What one owner holds in place of the base pooler's `weight` and `bias`: among its own tensors, or among the
+    weights that stand for the base's in its pass."""
+    found = {kind: weights.get(f"{encoder.family.pooler}.{kind}") for kind in ("weight", "bias")}
+    found = {kind: tensors.get(f"{OUTSIDE}.pooler.{kind}", tensor) for kind, tensor in found.items()}
+    return {kind: tensor for kind, tensor in found.items() if tensor is not None}

@@ -24,6 +24,9 @@ class State:
     """Everything that changes during a run but the tensors."""
 
     step: int = 0  # steps done
+    phase: int = 0
+    phase_step: int = 0  # steps done when the phase began …
+    phase_epoch: int = 0  # … and epochs
     best: float | None = None  # validation score
     best_epoch: int = 0
     seconds: float = 0.0

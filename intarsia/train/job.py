@@ -28,6 +28,11 @@ class Settings:
     metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
     seed: int = 0
 
+    @classmethod
+    def for_method(cls, method: Method, **given: Any) -> Settings:
+        """The method's own recipe, with what is given (and is not None) in its place."""
+        return cls(**{**method.recipe, **{k: v for k, v in given.items() if v is not None}})
+
     def __post_init__(self) -> None:
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:

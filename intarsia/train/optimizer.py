@@ -22,9 +22,12 @@ class AdamSettings:
 
 
 class Adam:
-    def __init__(self, parameters: Tensor, decay: Tensor, settings: AdamSettings) -> None:
+    def __init__(
+        self, parameters: Tensor, decay: Tensor, settings: AdamSettings, factors: Tensor | None = None
+    ) -> None:
         self.parameters = parameters  # [slots, parameters], changed in place
         self.decay = decay * settings.weight_decay  # [parameters]
+        self.factors = None if factors is None or bool((factors == 1).all()) else factors  # of the rate [parameters]
         self.settings = settings
         self.first = torch.zeros_like(parameters)
         self.second = torch.zeros_like(parameters)
@@ -39,6 +42,8 @@ class Adam:
         self.second.mul_(s.beta2).addcmul_(gradient, gradient, value=1 - s.beta2)
         update = self.second.sqrt().add_(s.eps).reciprocal_().mul_(self.first)
         update.addcmul_(self.parameters, self.decay)
+        if self.factors is not None:
+            update.mul_(self.factors)
         self.parameters.sub_(update.mul_(rates[:, None]))
 
 

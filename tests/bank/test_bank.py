@@ -119,11 +119,14 @@ def test_work_is_tidied_up_and_an_interrupted_run_is_resumed(encoder: Encoder, t
 
     with pytest.raises(KeyboardInterrupt):
         bank.learn("opinion", opinions(), method=Bottleneck(4), settings=QUICK, watch=interrupt)
-    assert not bank.tasks() and list((tmp_path / "bank" / "work").glob("opinion-*/state.safetensors"))
+    (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
+    (run,) = bank.unfinished()
+    assert (run.name, run.path, run.bytes) == ("opinion", state.parent, state.stat().st_size)
+    assert not bank.tasks() and not bank.verify()  # nothing is damaged
     seen: list[int] = []
     bank.learn("opinion", opinions(), method=Bottleneck(4), settings=QUICK, watch=lambda p: seen.append(p.resumed_at))
     assert seen[0] == 4
-    assert not list((tmp_path / "bank" / "work").iterdir())
+    assert not list((tmp_path / "bank" / "work").iterdir()) and not bank.unfinished()
 
 
 def test_wrong_calls_are_explained(encoder: Encoder, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_each_row_alone_is_what_it_is_in_a_batch(family: str) -> None:
 def test_gradients_of_packed_and_padded_agree(family: str) -> None:
     encoder = tiny(family)
     batch = pack(segments([3, 21, 8], pairs=False))
-    weight = encoder.site_tensor("embedding.norm", -1, "weight")
+    weight = encoder.at_site("embedding.norm", -1, "weight").tensor
     found = []
     for padded in (False, True):
         weight.requires_grad_()

@@ -135,7 +135,7 @@ def test_the_adapter_is_the_papers_formula() -> None:
     }
     down, bd, up, bu = (v[0] for v in t.values())
     hidden = F.gelu(h @ down.T + bd, approximate="tanh")
-    own = Owned("ffn.output", 0, t, Runs((0,), (7,)), False, None)
+    own = Owned("ffn.output", 0, t, Runs((0,), (7,)))
     assert torch.allclose(Bottleneck(3).output(own, h), h + hidden @ up.T + bu, atol=1e-6)
     assert torch.allclose(Bottleneck(3, multiplicative=True).output(own, h), h * (1 + hidden @ up.T + bu), atol=1e-5)
 

@@ -1,0 +1,64 @@
+"""Bapna & Firat 2019: one adapter on each layer's output, with a LayerNorm of its own in front; the base's are frozen.
+
+y = x + W_up relu(W_down LN(x) + b_down) + b_up. 2md + m + d + 2d parameters a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from intarsia.encoder.sites import LAYER_OUTPUT
+from intarsia.methods.bottleneck import ACTIVATIONS, activation, adapter_specs
+from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Bapna(Method):
+    """Adapters of `size` hidden units behind each layer."""
+
+    size: int = 64
+    layers: tuple[int, ...] | None = None  # None: all
+    activation: Literal["gelu", "relu", "tanh", "swish"] = "relu"
+    std: float = 1e-2
+
+    name: ClassVar[str] = "bapna"
+    paper: ClassVar[str] = "Bapna & Firat 2019"
+    trains: ClassVar[str] = "LayerNorm and bottleneck behind each layer"
+    start_only: ClassVar[tuple[str, ...]] = ("std",)
+
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_least(size=(self.size, 1), std=(self.std, 0))
+        sorted_layers(self)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((LAYER_OUTPUT, layer) for layer in chosen_layers(self.layers, shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for layer in chosen_layers(self.layers, shape):
+            name = f"{layer}.{LAYER_OUTPUT}"
+            specs |= adapter_specs(name, self.size, shape.width, self.std)
+            specs[f"{name}.norm.weight"] = Spec((shape.width,), "ones")
+            specs[f"{name}.norm.bias"] = Spec((shape.width,), "zeros")
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        m, d = self.size, shape.width
+        return len(chosen_layers(self.layers, shape)) * (2 * m * d + m + d + 2 * d)
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        name = f"{own.layer}.{own.site}"
+        normal = own.layer_norm(h, f"{name}.norm", _EPS)
+        return h + own.linear(activation(self.activation)(own.linear(normal, f"{name}.down")), f"{name}.up")

@@ -1,0 +1,90 @@
+"""BitFit (Ben Zaken et al. 2021): every bias vector of the base, and nothing else.
+
+Stored are the task's own biases, not differences; `h + (b - b0)` is what a linear layer with bias b would have given,
+and exactly h at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Method, Plain, Spec, Tensors, check_choice, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+_SITES = (*LINEAR_SITES, *NORM_SITES)
+
+
+@dataclass(frozen=True)
+class BitFit(Method):
+    """A task's own biases. `sites` chooses some of them: ("query", "ffn.up") is the half that the paper recommends."""
+
+    sites: tuple[str, ...] | None = None  # None: all
+    layers: tuple[int, ...] | None = None  # None: all, and those outside the layers
+    pooler: bool = False  # the base pooler's bias too, for heads on the pooler
+
+    name: ClassVar[str] = "bitfit"
+    paper: ClassVar[str] = "Ben Zaken et al. 2021"
+    trains: ClassVar[str] = "every bias"
+    mergeable: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-3, "epochs": 16, "batch_size": 8}
+
+    def __post_init__(self) -> None:
+        for site in self.sites or ():
+            check_choice("sites", site, _SITES)
+        sorted_layers(self)
+
+    @property
+    def touches_rows(self) -> bool:
+        return self.pooler
+
+    def check(self, shape: Shape) -> None:
+        if not self.count(shape):
+            raise IntarsiaError(f"BitFit has nothing to train on this base ({shape.family}): it has no such bias.")
+        if self.pooler and not shape.pooler:
+            raise IntarsiaError(f"this base ({shape.family}) has no pooler whose bias could be trained.")
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((site, layer) for site, layer, _ in self._biases(shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        specs = {
+            f"{layer}.{site}.bias": Spec((width,), "base", site=(site, layer), base="bias")
+            for site, layer, width in self._biases(shape)
+        }
+        if self.pooler:
+            specs[f"{OUTSIDE}.pooler.bias"] = Spec((shape.width,), "base", site=("pooler", OUTSIDE), base="bias")
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        return sum(width for _, _, width in self._biases(shape)) + (shape.width if self.pooler else 0)
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        return h + (own.each(f"{own.layer}.{own.site}.bias") - own.base_bias())
+
+    def norm(self, own: Owned, x: Tensor) -> Tensor:
+        return own.base_norm(x, f"{own.layer}.{own.site}")
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for site, layer, _ in self._biases(shape):
+            plain.at(site, layer, "bias").copy_(tensors[f"{layer}.{site}.bias"])
+        if self.pooler:
+            plain.at("pooler", OUTSIDE, "bias").copy_(tensors[f"{OUTSIDE}.pooler.bias"])
+
+    def _biases(self, shape: Shape) -> Iterator[tuple[str, int, int]]:
+        """(site, layer, width) of each."""
+        layers = {*chosen_layers(self.layers, shape), *((OUTSIDE,) if self.layers is None else ())}
+        for linear in shape.linears:
+            if linear.bias and linear.layer in layers and linear.site in (self.sites or _SITES):
+                yield linear.site, linear.layer, linear.outputs
+        for norm in shape.norms:
+            if norm.bias and norm.layer in layers and norm.site in (self.sites or _SITES):
+                yield norm.site, norm.layer, norm.width

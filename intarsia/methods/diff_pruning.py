@@ -1,0 +1,115 @@
+"""Diff-pruning (Guo et al. 2020): a sparse difference, found with hard-concrete gates.
+
+First theta = theta0 + z * w with gates z, one for each entry and (structured) one for each matrix or vector, and a
+penalty on the expected number of open ones. Then the entries of the largest |z * w| are kept, an exact share, and
+trained on with the mask fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Ending, Method, Phase, Plain, Spec, Tensors, check_least
+from intarsia.methods.sparse import added, entries_of, largest, split
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.noise import Noise
+    from intarsia.encoder.sites import Shape, WeightShape
+
+_LEFT, _RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
+_EDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class DiffPruning(Method):
+    """A difference of `share` of the base's parameters, or of `entries`."""
+
+    share: float = 0.005
+    entries: int | None = None
+    structured: bool = True  # gates for whole matrices and vectors too
+    penalty_weight: float = 1.25e-7
+    gate_start: float = 5.0
+    gate_rate: float = 2000.0  # of the gates, times the learning rate: 0.1 at 5e-5
+
+    name: ClassVar[str] = "diff-pruning"
+    paper: ClassVar[str] = "Guo et al. 2020"
+    trains: ClassVar[str] = "entries of the base, chosen by gates"
+    changes_base: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
+    start_only: ClassVar[tuple[str, ...]] = ("structured", "penalty_weight", "gate_start", "gate_rate")
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "batch_size": 8}
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
+        check_least(entries=(self.entries or 1, 1), penalty_weight=(self.penalty_weight, 0))
+
+    def trained(self, shape: Shape) -> tuple[WeightShape, ...]:
+        return shape.weights
+
+    def count(self, shape: Shape) -> int:
+        return entries_of(self.share, self.entries, shape.parameters, shape.parameters)
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {"values": Spec((self.count(shape),), "zeros")}
+
+    def phases(self, shape: Shape) -> tuple[Phase, ...]:
+        specs: dict[str, Spec] = {}
+        for w in shape.weights:
+            specs[f"diff.{w.name}"] = Spec(w.shape, "zeros")
+            specs[f"gate.{w.name}"] = Spec(w.shape, "zeros", value=self.gate_start, rate=self.gate_rate)
+            if self.structured:
+                specs[f"group.{w.name}"] = Spec((1,), "zeros", value=self.gate_start, rate=self.gate_rate)
+        return (Phase("gates", specs), Phase("fixed", self.tensors(shape)))
+
+    def weights(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> dict[str, Tensor]:
+        if phase == "gates":
+            return {name: theta + self._difference(name, tensors, noise) for name, theta in base.items()}
+        return added(self.trained(shape), kept["index"], tensors["values"], base)
+
+    def _difference(self, name: str, tensors: Tensors, noise: Noise | None) -> Tensor:
+        found = tensors[f"diff.{name}"] * _open(tensors[f"gate.{name}"], noise)
+        return found * _open(tensors[f"group.{name}"], noise) if self.structured else found
+
+    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
+        if phase != "gates":
+            return None
+        shift = math.log(-_LEFT / _RIGHT)
+        total = None
+        for name in base:
+            expected = (tensors[f"gate.{name}"] - shift).sigmoid().sum()
+            if self.structured:  # the paper's product, not the authors' program's sum
+                expected = expected * (tensors[f"group.{name}"] - shift).sigmoid()[0]
+            total = expected if total is None else total + expected
+        return None if total is None else total * self.penalty_weight
+
+    def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
+        import torch
+
+        known, count = self.trained(shape), self.count(shape)
+        index = largest(known, lambda w: self._difference(w.name, tensors, None).abs(), count)
+        values = torch.zeros(count)
+        for w, part, places in split(known, index):
+            values[part] = self._difference(w.name, tensors, None).reshape(-1)[places].cpu()
+        return Ending(kept={"index": index}, starts={"values": values}, keep_head=True)
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for name, tensor in added(self.trained(shape), tensors["index"], tensors["values"], plain.base).items():
+            plain.whole(name).copy_(tensor)
+
+
+def _open(alpha: Tensor, noise: Noise | None) -> Tensor:
+    """How open gates are: a sample of the hard-concrete distribution, or (without noise) its middle."""
+    if noise is None:
+        s = alpha.sigmoid()
+    else:
+        u = noise.uniform(alpha.shape).clamp_(_EDGE, 1 - _EDGE)
+        s = (u.logit_().to(alpha.dtype) + alpha).sigmoid()
+    return (s * (_RIGHT - _LEFT) + _LEFT).clamp(0.0, 1.0)

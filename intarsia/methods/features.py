@@ -1,0 +1,85 @@
+"""Feature-based transfer: the base is run once over the data, and a new model is trained on what it gave.
+
+Linear on the pooled row; with one hidden layer (`hidden`); on the last layer, or on a learned mix of all layers (`mix`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import LAYER_OUTPUT, OUTSIDE
+from intarsia.methods.method import Method, Spec, Tensors, check_least
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class Features(Method):
+    """What is trained on the frozen features, before the head."""
+
+    hidden: int = 0  # units of a hidden layer; 0: none, the head alone
+    mix: bool = False  # a learned mix of all layers instead of the last one
+
+    name: ClassVar[str] = "features"
+    paper: ClassVar[str] = "Peters et al. 2019"
+    trains: ClassVar[str] = "a model on frozen features"
+    cached: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 30}
+
+    def __post_init__(self) -> None:
+        check_least(hidden=(self.hidden, 0))
+
+    @property
+    def touches_rows(self) -> bool:
+        return self.hidden > 0
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        if not self.mix:
+            return frozenset()
+        last = ("final.norm", OUTSIDE) if shape.pre_norm else (LAYER_OUTPUT, shape.layers - 1)
+        return frozenset({(LAYER_OUTPUT, layer) for layer in range(shape.layers - 1)} | {last})
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        if self.mix:
+            specs["mix.weights"] = Spec((shape.layers,), "zeros")
+            specs["mix.scale"] = Spec((1,), "ones")
+        if self.hidden:
+            std = shape.width**-0.5
+            specs["hidden.weight"] = Spec((self.hidden, shape.width), "normal", std, decay=True)
+            specs["hidden.bias"] = Spec((self.hidden,), "zeros")
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        return (shape.layers + 1 if self.mix else 0) + self.hidden * (shape.width + 1)
+
+    def row_width(self, shape: Shape) -> int:
+        return self.hidden or shape.width
+
+    def mixed(self, tensors: Tensors, states: Tensor) -> Tensor:
+        if not self.mix:
+            return states[:, -1]
+        shares = tensors["mix.weights"].softmax(0)
+        return (states * shares[:, None]).sum(1) * tensors["mix.scale"]
+
+    def pooled(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        return F.relu(F.linear(rows, tensors["hidden.weight"], tensors["hidden.bias"])) if self.hidden else rows
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        shares = own.tensors["mix.weights"].softmax(1)  # [slots, layers]
+        last = shares.shape[1] - 1
+        layer = last if own.layer == OUTSIDE else own.layer
+        part = own.for_each_token(shares[:, layer : layer + 1]) * h
+        sum_so_far = own.memory.get("mix")
+        own.memory["mix"] = part if sum_so_far is None else sum_so_far + part
+        return own.memory["mix"] * own.each("mix.scale") if layer == last else h
+
+    def norm(self, own: Owned, x: Tensor) -> Tensor:
+        return self.output(own, own.base(x))

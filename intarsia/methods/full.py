@@ -1,0 +1,62 @@
+"""Full fine-tuning, the reference: all parameters of the base, stored as a whole new set of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.methods.method import Method, Plain, Spec, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.noise import Noise
+    from intarsia.encoder.sites import Shape, WeightShape
+
+_OWN = "base."
+
+
+@dataclass(frozen=True)
+class Full(Method):
+    """Every parameter of the base."""
+
+    name: ClassVar[str] = "full"
+    paper: ClassVar[str] = "Devlin et al. 2019"
+    trains: ClassVar[str] = "the whole base"
+    changes_base: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3}
+
+    def trained(self, shape: Shape) -> Iterable[WeightShape]:
+        return shape.weights
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return whole_specs(self.trained(shape))
+
+    def count(self, shape: Shape) -> int:
+        return shape.parameters
+
+    def weights(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> dict[str, Tensor]:
+        return whole_weights(tensors)
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for parameter, tensor in whole_weights(tensors).items():
+            plain.whole(parameter).copy_(tensor)
+
+
+def whole_specs(weights: Iterable[WeightShape], *, decay: bool = True) -> dict[str, Spec]:
+    """Whole parameters of the base, starting as they are. Decay is for matrices, and not for norms."""
+    return {
+        f"{_OWN}{w.name}": Spec(
+            w.shape, "base", parameter=w.name, decay=decay and len(w.shape) > 1 and not w.norm
+        )
+        for w in weights
+    }
+
+
+def whole_weights(tensors: Tensors) -> dict[str, Tensor]:
+    """The same tensors by parameter name."""
+    return {name.removeprefix(_OWN): tensor for name, tensor in tensors.items() if name.startswith(_OWN)}

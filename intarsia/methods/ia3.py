@@ -1,0 +1,62 @@
+"""(IA)³ (Liu et al. 2022): learned vectors that scale keys, values and the feed-forward layer's inner units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+_INNER = "ffn.down.input"  # the activated inner units
+
+
+@dataclass(frozen=True)
+class IA3(Method):
+    """One gain per key unit, value unit and inner feed-forward unit; all start at 1."""
+
+    layers: tuple[int, ...] | None = None  # None: all
+
+    name: ClassVar[str] = "ia3"
+    paper: ClassVar[str] = "Liu et al. 2022"
+    trains: ClassVar[str] = "gains on keys, values, inner units"
+    mergeable: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        sorted_layers(self)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((site, layer) for site, layer, _ in self._gains(shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {f"{layer}.{site}.gain": Spec((width,), "ones") for site, layer, width in self._gains(shape)}
+
+    def count(self, shape: Shape) -> int:
+        return sum(width for _, _, width in self._gains(shape))
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        return h * own.each(f"{own.layer}.{own.site}.gain")
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for site, layer, _ in self._gains(shape):
+            gain = tensors[f"{layer}.{site}.gain"]
+            if site == _INNER:
+                plain.at("ffn.down", layer, "weight").mul_(gain)
+                continue
+            plain.at(site, layer, "weight").mul_(gain[:, None])
+            if shape.linear(site, layer).bias:
+                plain.at(site, layer, "bias").mul_(gain)
+
+    def _gains(self, shape: Shape) -> Iterator[tuple[str, int, int]]:
+        """(site, layer, width) of each."""
+        for layer in chosen_layers(self.layers, shape):
+            for site in ("key", "value"):
+                yield site, layer, shape.linear(site, layer).outputs
+            yield _INNER, layer, shape.linear("ffn.down", layer).inputs

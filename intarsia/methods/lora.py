@@ -1,0 +1,81 @@
+"""LoRA (Hu et al. 2021): a low-rank difference beside chosen linear layers, W x + (alpha / r) B A x; B starts at 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import LINEAR_SITES, LinearShape
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import (
+    Method,
+    Plain,
+    Spec,
+    Tensors,
+    check_choice,
+    check_least,
+    chosen_layers,
+    sorted_layers,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class LoRA(Method):
+    """Differences of rank `rank`, scaled by alpha / rank."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("query", "value")
+    layers: tuple[int, ...] | None = None  # None: all
+    dropout: float = 0.0  # on what the difference reads, in training
+
+    name: ClassVar[str] = "lora"
+    paper: ClassVar[str] = "Hu et al. 2021"
+    trains: ClassVar[str] = "low-rank differences of query and value"
+    start_only: ClassVar[tuple[str, ...]] = ("dropout",)
+    mergeable: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        for target in self.targets:
+            check_choice("targets", target, LINEAR_SITES)
+        if not self.targets:
+            raise IntarsiaError(f"LoRA needs a target at least; there are: {', '.join(LINEAR_SITES)}.")
+        check_least(rank=(self.rank, 1), dropout=(self.dropout, 0))
+        sorted_layers(self)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((n.site, n.layer) for n in self._linears(shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for n in self._linears(shape):
+            std = (3 * n.inputs) ** -0.5  # the spread of the authors' program's uniform start
+            specs[f"{n.layer}.{n.site}.a.weight"] = Spec((self.rank, n.inputs), "normal", std, decay=True)
+            specs[f"{n.layer}.{n.site}.b.weight"] = Spec((n.outputs, self.rank), "zeros", decay=True)
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        return sum(self.rank * (n.inputs + n.outputs) for n in self._linears(shape))
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        name = f"{own.layer}.{own.site}"
+        assert own.input is not None
+        low = own.linear(own.drop(own.input, self.dropout), f"{name}.a")  # [tokens, r]
+        return h + own.linear(low, f"{name}.b") * (self.alpha / self.rank)
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for n in self._linears(shape):
+            a, b = (tensors[f"{n.layer}.{n.site}.{part}.weight"] for part in "ab")
+            plain.at(n.site, n.layer, "weight").add_((self.alpha / self.rank) * (b @ a))
+
+    def _linears(self, shape: Shape) -> Iterator[LinearShape]:
+        layers = chosen_layers(self.layers, shape)
+        return (n for n in shape.linears if n.layer in layers and n.site in self.targets)

@@ -1,0 +1,104 @@
+"""Lottery-ticket sparse fine-tuning, LT-SFT (Ansell et al. 2021).
+
+Fine-tune everything; take the K entries that moved furthest, over all parameters; go back to the pretrained weights;
+fine-tune again, those K entries alone. LayerNorms are frozen. Differences of several inlays add: task + language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.errors import IntarsiaError
+from intarsia.methods.full import whole_specs, whole_weights
+from intarsia.methods.method import Ending, Method, Phase, Plain, Spec, Tensors, check_least
+from intarsia.methods.sparse import added, entries_of, largest, split
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.noise import Noise
+    from intarsia.encoder.sites import Shape, WeightShape
+
+
+@dataclass(frozen=True)
+class LotteryTicket(Method):
+    """A difference of `share` of the base's parameters, or of `entries`."""
+
+    share: float = 0.005
+    entries: int | None = None
+    rounds: int = 1  # each finds its part of the entries, and trains all found so far
+    l1: float = 0.0  # times the mean distance from the pretrained weights, added to the loss
+    norms: bool = False  # LayerNorms may move too
+
+    name: ClassVar[str] = "lt-sft"
+    paper: ClassVar[str] = "Ansell et al. 2021"
+    trains: ClassVar[str] = "the entries of the base that move most"
+    changes_base: ClassVar[bool] = True
+    mergeable: ClassVar[bool] = True
+    start_only: ClassVar[tuple[str, ...]] = ("l1",)
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3}
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
+        check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries or 1, 1))
+
+    def trained(self, shape: Shape) -> list[WeightShape]:
+        return [w for w in shape.weights if self.norms or not w.norm]
+
+    def count(self, shape: Shape) -> int:
+        available = sum(w.size for w in self.trained(shape))
+        return entries_of(self.share, self.entries, shape.parameters, available)
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {"values": Spec((self.count(shape),), "zeros")}
+
+    def phases(self, shape: Shape) -> tuple[Phase, ...]:
+        found = []
+        for i in range(1, self.rounds + 1):
+            found.append(Phase(f"dense-{i}", whole_specs(self.trained(shape), decay=False)))
+            entries = self.count(shape) * i // self.rounds
+            found.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}))
+        return tuple(found)
+
+    def weights(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> dict[str, Tensor]:
+        if phase.startswith("dense"):
+            return whole_weights(tensors)
+        return added(self.trained(shape), kept["index"], tensors["values"], base)
+
+    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
+        if not self.l1:
+            return None
+        total = shape.parameters
+        if phase.startswith("sparse"):
+            return tensors["values"].abs().sum() * (self.l1 / total)
+        moved = [(tensor - base[name]).abs().sum() for name, tensor in whole_weights(tensors).items()]
+        return sum(moved[1:], moved[0]) * (self.l1 / total)
+
+    def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
+        import torch
+
+        kind, _, number = phase.partition("-")
+        known = self.trained(shape)
+        if kind == "sparse":  # the next round goes on from here
+            weights = {w.name: base[w.name] for w in known} | self.weights(phase, shape, tensors, kept, base)
+            starts = {f"base.{name}": tensor.detach().cpu() for name, tensor in weights.items()}
+            return Ending(starts=starts, keep_head=True)
+        moved = whole_weights(tensors)
+        index = kept.get("index", torch.empty(0, dtype=torch.long))
+        taken = {w.name: places for w, _, places in split(known, index)}
+
+        def distance(weight: WeightShape) -> Tensor:
+            found = (moved[weight.name] - base[weight.name].to(moved[weight.name])).abs().reshape(-1)
+            return found.index_fill(0, taken[weight.name], 0.0) if weight.name in taken else found
+
+        wanted = self.count(shape) * int(number) // self.rounds - index.shape[0]
+        new = largest(known, distance, wanted)
+        return Ending(kept={"index": torch.cat([index.to(new.device), new]).unique()})  # ascending
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for name, tensor in added(self.trained(shape), tensors["index"], tensors["values"], plain.base).items():
+            plain.whole(name).copy_(tensor)

@@ -1,0 +1,81 @@
+"""LayerNorm-only tuning (a baseline of Houlsby et al. 2019): gain and bias of every LayerNorm, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import OUTSIDE, NormShape
+from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class LayerNorms(Method):
+    """A task's own LayerNorms, starting as the base's."""
+
+    layers: tuple[int, ...] | None = None  # None: all
+    embedding_norm: bool | None = None  # None: if it is in every layer
+
+    name: ClassVar[str] = "layernorm"
+    paper: ClassVar[str] = "Houlsby et al. 2019"
+    trains: ClassVar[str] = "every LayerNorm"
+    mergeable: ClassVar[bool] = True
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        sorted_layers(self)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((n.site, n.layer) for n in self._norms(shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return norm_specs(self._norms(shape))
+
+    def count(self, shape: Shape) -> int:
+        return norm_count(self._norms(shape))
+
+    def norm(self, own: Owned, x: Tensor) -> Tensor:
+        return own.base_norm(x, f"{own.layer}.{own.site}")
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        merge_norms(self._norms(shape), tensors, plain)
+
+    def _norms(self, shape: Shape) -> list[NormShape]:
+        return trained_norms(shape, chosen_layers(self.layers, shape), self.embedding_norm)
+
+
+def trained_norms(shape: Shape, layers: Iterable[int], embedding_norm: bool | None) -> list[NormShape]:
+    """The norms of these layers, a final one, and the embeddings' (None: if the layers are all there are)."""
+    inside = set(layers)
+    if embedding_norm is None:
+        embedding_norm = len(inside) == shape.layers
+    outside = {"final.norm"} | ({"embedding.norm"} if embedding_norm else set())
+    return [n for n in shape.norms if n.layer in inside or (n.layer == OUTSIDE and n.site in outside)]
+
+
+def norm_specs(norms: Iterable[NormShape]) -> dict[str, Spec]:
+    """A task's own LayerNorms, starting as the base's."""
+    specs: dict[str, Spec] = {}
+    for n in norms:
+        specs[f"{n.layer}.{n.site}.weight"] = Spec((n.width,), "base", site=(n.site, n.layer))
+        if n.bias:
+            specs[f"{n.layer}.{n.site}.bias"] = Spec((n.width,), "base", site=(n.site, n.layer), base="bias")
+    return specs
+
+
+def norm_count(norms: Iterable[NormShape]) -> int:
+    return sum(n.width * (1 + n.bias) for n in norms)
+
+
+def merge_norms(norms: Iterable[NormShape], tensors: Tensors, plain: Plain) -> None:
+    for n in norms:
+        plain.at(n.site, n.layer, "weight").copy_(tensors[f"{n.layer}.{n.site}.weight"])
+        if n.bias:
+            plain.at(n.site, n.layer, "bias").copy_(tensors[f"{n.layer}.{n.site}.bias"])

@@ -1,0 +1,86 @@
+"""Projected attention layers (Stickland & Murray 2019), over a frozen base.
+
+Parallel to each whole layer: LN(FFN(a) + a + TS(x)) with x the layer's input and TS(x) = gelu(V_D MHA(V_E x)). The
+attention inside has queries, keys and values of its own, at a reduced width, and no output projection; V_E and V_D are
+shared over the layers. The LayerNorms of the task are trained too. 1,819,836 parameters for BERT-base, without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import FFN_OUTPUT, NormShape
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.norms import norm_count, norm_specs, trained_norms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class PAL(Method):
+    """Attention of `width` units in `heads` heads (12 in the paper, 6 in the authors' program)."""
+
+    width: int = 204
+    heads: int = 12
+    layers: tuple[int, ...] | None = None  # None: all
+    dropout: float = 0.1  # on the attention, in training
+    norms: bool = True  # train the LayerNorms of these layers
+    std: float = 0.02
+
+    name: ClassVar[str] = "pal"
+    paper: ClassVar[str] = "Stickland & Murray 2019"
+    trains: ClassVar[str] = "a narrow attention beside each layer, LayerNorms"
+    start_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-4, "epochs": 5}
+
+    def __post_init__(self) -> None:
+        check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0), dropout=(self.dropout, 0))
+        if self.width % self.heads:
+            raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads.")
+        sorted_layers(self)
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        return ("layer_input",)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        own = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
+        return frozenset(own | {(n.site, n.layer) for n in self._norms(shape)})
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        d, w = shape.width, self.width
+        specs = self._linear("encode", d, w) | self._linear("decode", w, d)
+        for layer in chosen_layers(self.layers, shape):
+            for part in ("query", "key", "value"):
+                specs |= self._linear(f"{layer}.pal.{part}", w, w)
+        return specs | norm_specs(self._norms(shape))
+
+    def count(self, shape: Shape) -> int:
+        d, w = shape.width, self.width
+        inside = len(chosen_layers(self.layers, shape)) * 3 * (w * w + w)
+        return 2 * d * w + w + d + inside + norm_count(self._norms(shape))
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        assert own.layer_input is not None
+        narrow = own.linear(own.layer_input, "encode")  # [tokens, w]
+        q, k, v = (own.linear(narrow, f"{own.layer}.pal.{part}") for part in ("query", "key", "value"))
+        attended = own.attend(q, k, v, self.heads, self.dropout)
+        return h + F.gelu(own.linear(attended, "decode"))
+
+    def norm(self, own: Owned, x: Tensor) -> Tensor:
+        return own.base_norm(x, f"{own.layer}.{own.site}")
+
+    def _linear(self, name: str, inputs: int, outputs: int) -> dict[str, Spec]:
+        weight = Spec((outputs, inputs), "normal", self.std, decay=True)
+        return {f"{name}.weight": weight, f"{name}.bias": Spec((outputs,), "zeros")}
+
+    def _norms(self, shape: Shape) -> list[NormShape]:
+        return trained_norms(shape, chosen_layers(self.layers, shape), None) if self.norms else []

@@ -1,0 +1,77 @@
+"""Pfeiffer adapters (Pfeiffer et al. 2021, AdapterFusion): one a layer, in the feed-forward sub-layer.
+
+With h the feed-forward output and a what it is added to: u = LN(h + a), h' = h + W_up relu(W_down u + b_down) + b_up,
+then LN(h' + a): the same frozen LayerNorm twice. No LayerNorm is trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from intarsia.encoder.sites import FFN_OUTPUT
+from intarsia.errors import IntarsiaError
+from intarsia.methods.bottleneck import ACTIVATIONS, activation, adapter_specs
+from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class Pfeiffer(Method):
+    """Adapters of width d / `reduction`, or of `size`."""
+
+    size: int | None = None
+    reduction: int = 16
+    layers: tuple[int, ...] | None = None  # None: all
+    activation: Literal["gelu", "relu", "tanh", "swish"] = "relu"
+    std: float = 1e-2
+
+    name: ClassVar[str] = "pfeiffer"
+    paper: ClassVar[str] = "Pfeiffer et al. 2021"
+    trains: ClassVar[str] = "one bottleneck a layer"
+    start_only: ClassVar[tuple[str, ...]] = ("std",)
+
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_least(reduction=(self.reduction, 1), std=(self.std, 0), size=(self.size or 1, 1))
+        sorted_layers(self)
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        return ("sublayer_input",)
+
+    def check(self, shape: Shape) -> None:
+        if shape.pre_norm:
+            raise IntarsiaError(
+                f"Pfeiffer adapters do not work on {shape.family}: they read through the LayerNorm behind the "
+                "feed-forward sub-layer, and this base normalises in front of it. Use single or houlsby."
+            )
+
+    def width(self, shape: Shape) -> int:
+        return self.size or max(1, shape.width // self.reduction)
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for layer in chosen_layers(self.layers, shape):
+            specs |= adapter_specs(f"{layer}.{FFN_OUTPUT}", self.width(shape), shape.width, self.std)
+        return specs
+
+    def count(self, shape: Shape) -> int:
+        m, d = self.width(shape), shape.width
+        return len(chosen_layers(self.layers, shape)) * (2 * m * d + d + m)
+
+    def output(self, own: Owned, h: Tensor) -> Tensor:
+        name = f"{own.layer}.{own.site}"
+        assert own.sublayer_input is not None
+        u = own.module("ffn.norm")(h + own.sublayer_input)
+        return h + own.linear(activation(self.activation)(own.linear(u, f"{name}.down")), f"{name}.up")

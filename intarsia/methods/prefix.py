@@ -1,0 +1,52 @@
+"""Prefix tuning (Li & Liang 2021): learned keys and values that every layer's attention sees beside the text's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.encoder.sites import PREFIX
+from intarsia.errors import IntarsiaError
+from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+
+if TYPE_CHECKING:
+    from intarsia.encoder.sites import Shape
+
+
+@dataclass(frozen=True)
+class Prefix(Method):
+    """`size` keys and values a layer, without positions of their own. Learned directly, not through a second network."""
+
+    size: int = 16
+    layers: tuple[int, ...] | None = None  # None: all
+    std: float = 0.02
+
+    name: ClassVar[str] = "prefix"
+    paper: ClassVar[str] = "Li & Liang 2021"
+    trains: ClassVar[str] = "keys and values in front of each layer"
+    start_only: ClassVar[tuple[str, ...]] = ("std",)
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2, "epochs": 10}
+
+    def __post_init__(self) -> None:
+        check_least(size=(self.size, 1), std=(self.std, 0))
+        sorted_layers(self)
+
+    def check(self, shape: Shape) -> None:
+        if shape.family == "deberta-v2":
+            raise IntarsiaError(
+                "prefix tuning does not work on deberta-v2: its attention scores depend on relative positions inside "
+                "its own module, and a prefix has none."
+            )
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((PREFIX, layer) for layer in chosen_layers(self.layers, shape))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {
+            f"{layer}.{PREFIX}.{which}": Spec((self.size, shape.width), "normal", self.std)
+            for layer in chosen_layers(self.layers, shape)
+            for which in ("key", "value")
+        }
+
+    def count(self, shape: Shape) -> int:
+        return 2 * self.size * shape.width * len(chosen_layers(self.layers, shape))

@@ -1,0 +1,42 @@
+"""Variable fine-tuning (Houlsby et al. 2019): the top n layers of the base, and what stands behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.errors import IntarsiaError
+from intarsia.methods.full import Full
+from intarsia.methods.method import check_least
+
+if TYPE_CHECKING:
+    from intarsia.encoder.sites import Shape, WeightShape
+
+
+@dataclass(frozen=True)
+class TopLayers(Full):
+    """The weights of the top `number` layers. There is no backward pass below them."""
+
+    number: int = 2
+
+    name: ClassVar[str] = "top"
+    paper: ClassVar[str] = "Houlsby et al. 2019"
+    trains: ClassVar[str] = "the top layers of the base"
+
+    def __post_init__(self) -> None:
+        check_least(number=(self.number, 1))
+
+    def check(self, shape: Shape) -> None:
+        if shape.shared_layers:
+            raise IntarsiaError(
+                f"the top layers of {shape.family} cannot be trained alone: all its layers share one set of weights."
+            )
+        if self.number > shape.layers:
+            raise IntarsiaError(f"the top {self.number} layers were asked for, but this base has {shape.layers}.")
+
+    def trained(self, shape: Shape) -> list[WeightShape]:
+        lowest = shape.layers - self.number
+        return [w for w in shape.weights if w.behind or (w.layers and min(w.layers) >= lowest)]
+
+    def count(self, shape: Shape) -> int:
+        return sum(w.size for w in self.trained(shape))
