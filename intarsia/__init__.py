@@ -20,15 +20,34 @@ if TYPE_CHECKING:
     from intarsia.bank.bank import Bank, Evaluation, Prediction
     from intarsia.encoder.load import Encoder
     from intarsia.errors import IntarsiaError
-    from intarsia.methods import Bottleneck
+    from intarsia.methods import (
+        IA3,
+        PAL,
+        Bapna,
+        BitFit,
+        Bottleneck,
+        DiffPruning,
+        Features,
+        Full,
+        LayerNorms,
+        LoRA,
+        LotteryTicket,
+        Pfeiffer,
+        Prefix,
+        TopLayers,
+    )  # fmt: skip
     from intarsia.tasks import Example, TaskData, load_data
     from intarsia.train.job import Settings
 
 __version__ = "0.1.0"
 
+_METHODS = (
+    "IA3", "PAL", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full", "LayerNorms", "LoRA",
+    "LotteryTicket", "Pfeiffer", "Prefix", "TopLayers",
+)  # fmt: skip
 _WHERE = {
+    **dict.fromkeys(_METHODS, "intarsia.methods"),
     "Bank": "intarsia.bank.bank",
-    "Bottleneck": "intarsia.methods",
     "Encoder": "intarsia.encoder.load",
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
@@ -40,15 +59,28 @@ _WHERE = {
 }
 
 __all__ = [
+    "IA3",
+    "PAL",
     "Bank",
+    "Bapna",
+    "BitFit",
     "Bottleneck",
+    "DiffPruning",
     "Encoder",
     "Evaluation",
     "Example",
+    "Features",
+    "Full",
     "IntarsiaError",
+    "LayerNorms",
+    "LoRA",
+    "LotteryTicket",
+    "Pfeiffer",
     "Prediction",
+    "Prefix",
     "Settings",
     "TaskData",
+    "TopLayers",
     "load_data",
     "open",
 ]

@@ -84,9 +84,7 @@ def learn(
     limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
     method: Annotated[
         str,
-        typer.Option(
-            "--method", "-m", help="The method and its size; [cyan]intarsia methods[/] lists them."
-        ),
+        typer.Option("--method", "-m", help="The method and its size; [cyan]intarsia methods[/] lists them."),
     ] = "houlsby-64",
     option: Annotated[
         list[str] | None,

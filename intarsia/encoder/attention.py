@@ -360,10 +360,9 @@ class MPNetBias:
 
     def __call__(self, longest: int) -> Tensor:
         weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
-        known = self.table
-        if known is not None and self.made_from is weight and known.device == weight.device:
-            if known.shape[1] >= 2 * longest - 1:
-                return known
+        known = self.table if self.made_from is weight else None
+        if known is not None and known.device == weight.device and known.shape[1] >= 2 * longest - 1:
+            return known
         distance = torch.arange(-longest + 1, longest, device=weight.device)
         buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
         table = weight[buckets].t().contiguous()

@@ -33,7 +33,6 @@ class Noise:
         bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
         return bits >= round(p * 65536) - 32768
 
-
     def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
         """Numbers from [0, 1), in steps of 2^-16 on CPUs, each in the middle of its step."""
         if self.device.type != "cpu":

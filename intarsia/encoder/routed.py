@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ALL = slice(None)
 
+
 @dataclass(frozen=True)
 class Group:
     """A run of rows in a batch whose owners share one method (shape): rows `first` … of these slots, in order."""
@@ -143,9 +144,7 @@ class Switchboard:
             part = torch.cat([flat[:, : columns.start], part, flat[:, columns.stop :]], 1)
         return part.view(y.shape)
 
-    def owned(
-        self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int
-    ) -> tuple[slice, Owned]:
+    def owned(self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int) -> tuple[slice, Owned]:
         where, runs = current.owned(index)
         group = current.groups[index]
         owned = Owned(
@@ -179,7 +178,7 @@ class Site(nn.Module):
         self.inputs = tuple(f"{site}.input" for site in sites if site in LINEAR_SITES)
         self.columns: dict[str, slice] = {}
         if fused and "query" in sites:
-            third = inner.out_features // 3
+            third = int(inner.out_features) // 3  # type: ignore[arg-type]
             self.columns = {s: slice(i * third, (i + 1) * third) for i, s in enumerate(("query", "key", "value"))}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,7 +109,8 @@ def _value(key: str, text: str, annotation: str) -> Any:
             return tuple(part for part in text.split(",") if part)
         if annotation.startswith("tuple"):
             return layer_span(text)
-        number = {"int": int, "float": _number}.get(annotation.removesuffix(" | None"))
+        numbers: dict[str, Callable[[str], float]] = {"int": int, "float": _number}
+        number = numbers.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
         raise IntarsiaError(f"the option {key}={text} cannot be read: {annotation} was expected.") from None

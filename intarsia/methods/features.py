@@ -1,6 +1,6 @@
 """Feature-based transfer: the base is run once over the data, and a new model is trained on what it gave.
 
-Linear on the pooled row; with one hidden layer (`hidden`); on the last layer, or on a learned mix of all layers (`mix`).
+Linear on the pooled row; with one hidden layer (`hidden`); on the last layer, or on a learned mix of all (`mix`).
 """
 
 from __future__ import annotations

@@ -50,9 +50,7 @@ class Full(Method):
 def whole_specs(weights: Iterable[WeightShape], *, decay: bool = True) -> dict[str, Spec]:
     """Whole parameters of the base, starting as they are. Decay is for matrices, and not for norms."""
     return {
-        f"{_OWN}{w.name}": Spec(
-            w.shape, "base", parameter=w.name, decay=decay and len(w.shape) > 1 and not w.norm
-        )
+        f"{_OWN}{w.name}": Spec(w.shape, "base", parameter=w.name, decay=decay and len(w.shape) > 1 and not w.norm)
         for w in weights
     }
 

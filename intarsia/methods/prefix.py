@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prefix(Method):
-    """`size` keys and values a layer, without positions of their own. Learned directly, not through a second network."""
+    """`size` keys and values a layer, without positions of their own; learned directly, not through a network."""
 
     size: int = 16
     layers: tuple[int, ...] | None = None  # None: all

@@ -1,4 +1,4 @@
-"""Sparse differences: theta = theta0 + delta, delta zero but for K entries. What diff-pruning and lottery tickets share.
+"""Sparse differences: theta = theta0 + delta, delta zero but for K entries. For diff-pruning and lottery tickets.
 
 An entry is numbered by its place in the trained parameters laid end to end, in the order of the model. A difference is
 two tensors: the numbers of its entries, ascending, and their values. It is applied to copies: taking it away restores

@@ -97,9 +97,7 @@ def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
     return sums / batch.row_lengths[:, None].to(states.dtype)
 
 
-def pooler_instead(
-    encoder: Encoder, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def pooler_instead(encoder: Encoder, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What one owner holds in place of the base pooler's `weight` and `bias`: among its own tensors, or among the
     weights that stand for the base's in its pass."""
     found = {kind: weights.get(f"{encoder.family.pooler}.{kind}") for kind in ("weight", "bias")}

@@ -75,9 +75,7 @@ class Run:
         self.head = Head(self.answers.outputs, job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         check_metric(self.metric, data.kind, data.labels)
-        self.head_specs = {
-            f"head.{k}": v for k, v in self.head.tensors(shape, self.method.row_width(shape)).items()
-        }
+        self.head_specs = {f"head.{k}": v for k, v in self.head.tensors(shape, self.method.row_width(shape)).items()}
         self.segments = {"train": self._segments(data.train), "dev": self._segments(data.dev)}
         self.stored: dict[str, Tensor] = {}
         if self.method.cached:
@@ -195,9 +193,7 @@ class Run:
         own = {k.removeprefix("method."): v for k, v in self.slots.get(0).items()}
         head = {k: own.pop(k) for k in self.head_specs}
         with torch.no_grad():
-            ending = self.method.end_phase(
-                self.phase.name, self.encoder.shape, own, self.kept, self.encoder.weights
-            )
+            ending = self.method.end_phase(self.phase.name, self.encoder.shape, own, self.kept, self.encoder.weights)
         starts = {f"method.{k}": v for k, v in ending.starts.items()} | (head if ending.keep_head else {})
         state = self.state
         state.phase_step, state.phase_epoch = state.step, len(state.history)
