@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from peers import Worker
-from texts import load_profile
+from texts import DATA_VARIABLE, load_profile
 
 ROWS = 32
 OURS, ADAPTERS, PEFT = "intarsia", "adapters", "peft"
@@ -178,6 +179,7 @@ def main() -> None:
         "threads": chosen.threads,
         "seed": chosen.seed,
         "rounds": chosen.rounds,
+        "texts": "GLUE SST-2 and RTE" if chosen.data or os.environ.get(DATA_VARIABLE) else "tweets and Reuters R8",
         "methods": {name: f"{method}-{size}" for name, (method, size) in METHODS.items()},
         "date": time.strftime("%Y-%m-%d"),
     }

@@ -145,7 +145,7 @@ def learn(
         try:
             entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
         except KeyboardInterrupt:
-            console.err.print("Interrupted. Nothing is lost: the same command goes on from here.")
+            console.err.print("Interrupted. The same command goes on from the last stored step.")
             raise typer.Exit(130) from None
     from intarsia.tables import entry_dict, learned
 
@@ -264,6 +264,116 @@ def baseline(
     console.say(found.summary())
 
 
+@app.command(rich_help_panel="The laboratory")
+def methods(
+    encoder: Annotated[
+        str | None,
+        typer.Option("--encoder", "-e", help="Count on this base.", show_default="minilm"),
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Time real steps instead of estimating.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the methods: what each trains, how many parameters, and what a training step costs."""
+    from intarsia import console
+    from intarsia.lab.catalogue import catalogue
+    from intarsia.lab.tables import methods_table
+
+    def watch(name: str) -> None:
+        console.err.print(f"measuring {name}", markup=False)
+
+    found = catalogue(encoder, measure=measure, watch=None if json else watch)
+    console.print_json(found.to_dict()) if json else console.print_parts(methods_table(found))
+
+
+@app.command(rich_help_panel="The laboratory")
+def compare(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].", show_default=False)
+    ],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", "-m", help="The methods, with commas between; [cyan]intarsia methods[/] lists them."),
+    ] = "houlsby-64,pfeiffer,lora,bitfit,layernorm,top-2,features,full,lt-sft-0.5%",
+    seeds: Annotated[int, typer.Option(help="Train each method so many times, with the seeds 0, 1, 2 …")] = 3,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results and figures go.")
+    ] = Path("comparison"),
+    no_bert: Annotated[
+        float | None,
+        typer.Option("--no-bert", metavar="MINUTES", help="Also search so long for a model without a transformer."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            "-e",
+            show_default="minilm",
+            help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name.",
+        ),
+    ] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: Annotated[
+        str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
+    pooling: Annotated[str, typer.Option(help="What the head reads: mean, cls, pooler or trained-pooler.")] = "mean",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", "--lr", help="The same for all methods.", show_default="each method's own"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+    ] = None,
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Compare methods on one task: parameters, score and time of each, on the same rows, with several seeds.
+
+    Prints a table, and writes comparison.json, tradeoff.png and comparison.html to the output folder. Every run is
+    kept there when it ends: the same command goes on where it was interrupted, and draws anew where it had ended.
+    """  # fmt: skip
+    import shlex
+
+    from intarsia import console
+    from intarsia.lab.compare import compare as run
+    from intarsia.lab.progress import comparison_bar
+    from intarsia.methods import parse
+    from intarsia.tasks import load_data
+
+    chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit)  # type: ignore[arg-type]
+    if not json:
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
+        console.err.print(f"{what}; {rows} ({task.source['split']}); {runs}", markup=False)
+    try:
+        with comparison_bar(quiet=json) as watch:
+            found = run(
+                task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+                learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
+                metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.err.print("Interrupted. The same command goes on from the last stored step.")
+        raise typer.Exit(130) from None
+    from intarsia.lab.tables import comparison_table
+    from intarsia.lab.written import FILES
+
+    if json:
+        console.print_json(found.to_dict())
+    else:
+        console.print_parts(comparison_table(found))
+        console.say(f"\nwritten: {', '.join(str(output / name) for name in FILES)}")
+
+
 @app.command(rich_help_panel="The bank")
 def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     """List the tasks and what they cost: trained parameters, bytes, multiples of the base."""
@@ -333,6 +443,33 @@ def restore(
 
     entry = _open(bank).restore(name, version)
     console.say(f"{name}: version {version} is served again, as version {entry.version}.")
+
+
+@app.command(rich_help_panel="The bank")
+def export(
+    name: TaskArgument,
+    merged: Annotated[
+        Path, typer.Option("--merged", metavar="DIR", help="The folder to write, a new one.", show_default=False)
+    ],
+    version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is not empty.")] = False,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+) -> None:
+    """Write a task as a plain transformers folder that needs no Intarsia.
+
+    For methods that can be merged into the base's weights: lora, ia3, bitfit, layernorm, lt-sft, diff-pruning, top and
+    full. The folder is read back with transformers alone, and kept only if its logits are the bank's.
+    """
+    from intarsia import console
+
+    done = _open(bank, encoder).export(name, merged, version, force=force)
+    beside = f", its head in {done.head} (README.md says how to use it)" if done.head else ""
+    console.say(
+        f"{name} version {done.version} written to {merged}: {done.model}{beside}, {console.size(done.bytes)}. "
+        f"Read back without Intarsia, logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
+        "largest."
+    )
 
 
 @app.command(rich_help_panel="The bank")

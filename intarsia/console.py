@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from intarsia.train.loop import Progress, Watch
 
 # What is no terminal (a file, a pipe) has no width that a table should be squeezed into.
@@ -22,6 +24,12 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 def say(text: str) -> None:
     """A sentence; long ones are wrapped by the terminal, not cut into lines here."""
     out.print(text, soft_wrap=True)
+
+
+def print_parts(parts: Sequence[RenderableType]) -> None:
+    """Tables, and sentences as they are."""
+    for part in parts:
+        out.print(part, soft_wrap=True, markup=False) if isinstance(part, str) else out.print(part)
 
 
 def print_json(value: Any) -> None:
@@ -101,7 +109,7 @@ def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
 
 
 def describe(p: Progress) -> str:
-    validation = "" if p.validation is None else f" · {p.metric} {p.validation:.3f}"
+    validation = "" if p.validation is None else f" · {p.metric} {100 * p.validation:.1f}"
     return (
         f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.3f}{validation} · {number(p.tokens_per_second)} tokens/s · "
         f"{seconds(p.seconds_left)} left"

@@ -14,5 +14,5 @@ for version in "$@"; do
         touch "$folder/.ready"
     fi
     echo "transformers $version"
-    "$folder/bin/python" -m pytest -n 2 tests/encoder tests/methods tests/train tests/serve tests/bank/test_bank.py
+    "$folder/bin/python" -m pytest -n 2 tests/encoder tests/methods tests/train tests/serve tests/bank/test_{bank,export}.py
 done

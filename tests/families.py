@@ -88,11 +88,13 @@ WORDS = (
 ).split()
 
 
-def tiny_tokenizer() -> Any:
+def tiny_tokenizer(pad: int = 0) -> Any:
+    """`pad` is the number of the padding token: 0, or 1 as in RoBERTa."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    words = [WORDS[pad], WORDS[1 - pad], *WORDS[2:]]
+    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from families import opinions, save_tiny
+from typer.testing import CliRunner
+
+from intarsia.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +135,9 @@ def test_a_damaged_file_is_named_and_the_rest_goes_on(bank: Path, tmp_path: Path
         (["show", "opinion", "--version", "9"], "9"),
         (["tasks", "--bank", "."], "not a bank"),
         (["learn"], "NAME"),
+        (["methods", "--encoder", "./nowhere"], "nowhere"),
+        (["compare", "opinion.csv", "--methods", "lora,hulsby"], "houlsby"),
+        (["compare", "opinion.csv", "--seeds", "0"], "seeds"),
     ],
 )
 def test_bad_input_exits_with_2_and_says_what_to_do(bank: Path, arguments: list[str], message: str) -> None:
@@ -157,7 +163,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     rest = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait() == 130 and "Nothing is lost" in rest
+    assert process.wait() == 130 and "goes on from the last stored step" in rest
     (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
     verified = intarsia("verify", cwd=tmp_path)
     assert verified.returncode == 0 and "0 damaged" in verified.stdout
@@ -208,9 +214,49 @@ def test_importing_and_help_load_neither_torch_nor_transformers() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("verb", ["learn", "predict", "evaluate", "tasks", "show", "remove", "restore", "verify", ""])
+VERBS = "learn predict evaluate baseline tasks show remove restore export verify methods compare".split()
+
+
+@pytest.mark.parametrize("verb", [*VERBS, ""])
 def test_help_is_there_for_every_verb(verb: str) -> None:
     env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "intarsia.cli", *([verb] if verb else []), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0 and "Usage" in done.stdout
+
+
+def test_methods_on_an_encoder(base: str, tmp_path: Path) -> None:
+    shown = intarsia("methods", "--encoder", base, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    table = shown.stdout.splitlines()
+    assert table[0].split()[:2] == ["method", "paper"] and max(len(line) for line in table) <= 100
+    assert any(line.startswith("lora-8 ") for line in table) and "estimated" in shown.stdout
+    listed = json.loads(CliRunner().invoke(app, ["methods", "--encoder", base, "--json"]).stdout)
+    counts = {m["name"]: m["parameters"] for m in listed["methods"]}
+    assert counts["full"] == listed["parameters"] and counts["features"] == 0 and counts["lora-8"] == 3072
+
+
+def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
+    rows_to_csv(tmp_path / "opinion.csv", opinions(160))
+    command = [
+        sys.executable, "-m", "intarsia.cli", "compare", "opinion.csv", "--encoder", base, "--methods",
+        "features, lora-2,top-9", "--seeds", "1", "--epochs", "8", "--batch-size", "4",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stdout is not None
+    for line in process.stderr:
+        if line.startswith("2/3 lora-2, seed 0: begins"):
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait() == 130 and "The same command goes on" in rest and "Traceback" not in rest
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "1/3 features, seed 0: accuracy" in again.stderr and "stored before" in again.stderr
+    first = [line.split()[0] for line in again.stdout.splitlines()[:4]]
+    assert first == ["method", "features", "lora-2", "top-9"] and "top-9: the top 9 layers" in again.stdout
+    stored = json.loads((tmp_path / "comparison" / "comparison.json").read_text())
+    assert stored["provenance"]["command"].startswith("intarsia compare opinion.csv")
+    assert (tmp_path / "comparison" / "tradeoff.png").stat().st_size > 10_000

@@ -22,7 +22,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.inlay import Description, Inlay
 from intarsia.bank.store import Store
-from intarsia.errors import BankError, IntarsiaError
+from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Example, Kind
 from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric
@@ -30,6 +30,7 @@ from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_me
 if TYPE_CHECKING:
     import numpy as np
 
+    from intarsia.bank.export import Exported
     from intarsia.encoder.load import Encoder
     from intarsia.methods import Method
     from intarsia.serve.predictor import Predictor
@@ -84,11 +85,24 @@ class Bank:
 
             bound = self.store.encoder
             source = self._given or (bound["name"] if bound else EMBEDDED)
-            encoder = source if isinstance(source, Encoder) else Encoder.load(source, device=self.device)
+            encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
             if bound is not None:
                 self.store.bind(_description(encoder))  # refuses another base
             self._encoder = encoder
         return self._encoder
+
+    def _load_encoder(self, source: str | Path) -> Encoder:
+        from intarsia.encoder.load import Encoder
+
+        try:
+            return Encoder.load(source, device=self.device)
+        except EncoderError as error:
+            if self._given is not None or self.store.encoder is None:
+                raise
+            raise EncoderError(
+                f"{error} The bank {self.store.folder} was begun over it: if it has moved, name its new place "
+                "(--encoder, or intarsia.open(bank, encoder))."
+            ) from error
 
     def learn(
         self,
@@ -263,6 +277,20 @@ class Bank:
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         return self.store.verify(rebuild)
+
+    def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
+        """Write a task as a plain `transformers` folder that computes the same without Intarsia.
+
+        For methods that can be merged into the base. `force` replaces a folder that is not empty.
+        """
+        from intarsia.bank.export import check_folder, export, mergeable
+
+        entry = self.store.entry(name, version)
+        inlay = self.store.load(name, entry.version)
+        method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
+        spared = {"the bank": self.store.folder, "the folder that you are in": Path.cwd()}
+        check_folder(folder, force, spared)  # before the base is loaded
+        return export(inlay, entry.version, method, self.encoder, folder, force=force, spared=spared)
 
     def unfinished(self) -> list[Unfinished]:
         """Runs whose state is stored: interrupted ones that can go on, and those under way."""

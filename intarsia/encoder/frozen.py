@@ -56,6 +56,7 @@ class FrozenLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
         plain = weight is not self._own[0] or weight.requires_grad  # another weight stands in for it in this pass
+        plain = plain or (self.bias is not None and self.bias.requires_grad)  # or another bias alone, being trained
         if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not available():
             return F.linear(x, weight, self.bias)
         if x.requires_grad and torch.is_grad_enabled():

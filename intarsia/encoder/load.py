@@ -38,7 +38,7 @@ class Encoder:
         self.shape = Shape.of_model(model)
         self._places = tuple(places(self.family, model))
         self._weights: dict[str, Tensor] = dict(model.named_parameters())
-        self.fingerprint = fingerprint(self._weights)
+        self.fingerprint = self._held = fingerprint(self._weights)
         self.tokenizer_fingerprint = _tokenizer_fingerprint(tokenizer)
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
@@ -63,8 +63,10 @@ class Encoder:
         encoder = cls(model, tokenizer, name=name)
         return encoder if device == "cpu" else encoder.to(device)
 
-    def to(self, device: str) -> Encoder:
-        self.model.to(device)  # moves the parameters in place: `_weights` keeps naming them
+    def to(self, device: str | None = None, dtype: torch.dtype | None = None) -> Encoder:
+        """Move the base, or run it in another precision. Its fingerprint stays that of the weights it was read from."""
+        self.model.to(device=device, dtype=dtype)  # in place: `_weights` keeps naming the parameters
+        self._held = fingerprint(self._weights) if dtype is not None else self._held
         return self
 
     @property
@@ -170,9 +172,9 @@ class Encoder:
     def check_frozen(self) -> None:
         """Raise unless every weight of the base is bit for bit what it was when loaded."""
         now = fingerprint(self._weights)
-        if now != self.fingerprint:
+        if now != self._held:
             raise EncoderError(
-                f"the frozen base {self.name} has changed: its fingerprint was {self.fingerprint} and is {now}. "
+                f"the frozen base {self.name} has changed: its fingerprint was {self._held} and is {now}. "
                 "Nothing learned in this process can be trusted; load the base anew."
             )
 

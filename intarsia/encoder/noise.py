@@ -7,6 +7,7 @@ one fresh stream, so a training step repeats exactly wherever it is resumed, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,15 @@ from torch import Tensor
 class Noise:
     """The random numbers of one training pass."""
 
-    def __init__(self, seed: int, step: int, device: torch.device) -> None:
+    def __init__(self, entropy: Sequence[int], device: torch.device) -> None:
+        """`entropy`: as a rule the seed and the step, of each job in the pass."""
         self.device = device
+        sequence = np.random.SeedSequence(list(entropy))
         if device.type == "cpu":
-            self._bits = np.random.SFC64(np.random.SeedSequence([seed, step]))
+            self._bits = np.random.SFC64(sequence)
         else:
-            self._generator = torch.Generator(device).manual_seed((seed * 1_000_003 + step) % (1 << 63))
+            seed = int(sequence.generate_state(1, np.uint64)[0]) >> 1
+            self._generator = torch.Generator(device).manual_seed(seed)
 
     def keep(self, shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
         """A boolean mask that is True with probability 1 - p."""

@@ -7,7 +7,7 @@ buffer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,7 +47,8 @@ class Slots:
     def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
         """Copy one inlay's tensors into a slot."""
         if self.specs:
-            torch.cat([tensors[name].reshape(-1) for name in self.specs], out=self.buffer[slot])
+            row = [tensors[name].to(self.buffer.device).reshape(-1) for name in self.specs]
+            torch.cat(row, out=self.buffer[slot])
 
     def get(self, slot: int) -> dict[str, Tensor]:
         """A copy of what a slot holds."""
@@ -60,7 +61,10 @@ class Slots:
     def gradient(self, loss: Tensor, leaves: Mapping[str, Tensor]) -> Tensor:
         """The gradient of `loss` by `leaves`, laid out as the buffer [slots, parameters]; 0 where nothing flows."""
         wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+        return self.laid_out(leaves, iter(torch.autograd.grad(loss, wanted, allow_unused=True)))
+
+    def laid_out(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
+        """Gradients of the leaves that take one, in their order, laid out as the buffer."""
         parts = []
         for leaf in leaves.values():
             part = next(found) if leaf.requires_grad else None

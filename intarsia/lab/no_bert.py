@@ -285,13 +285,13 @@ def _usual(data: TaskData) -> list[Candidate]:
             usual((), "boosted trees", **trees)
         usual(("word",), "multinomial NB", "log counts", alpha=0.5)
         usual(("word",), "NB-SVM", "binary", C=0.1)
-        usual(both, "logistic regression", C=4.0)
         usual(both, "linear SVM", C=0.3)
         usual(both, "NB-SVM", "binary", C=0.1)
         usual(("char",), "linear SVM", C=0.3)
         usual(both, "ridge", alpha=1.0)
         usual(("word",), "SGD", alpha=1e-4)
         usual(("word",), "complement NB", "log counts", alpha=0.5)
+        usual(both, "logistic regression", C=4.0)
     if len(data.train) <= MANY_ROWS:
         usual(both, "RBF SVM", C=1.0)
     usual(both, "MLP", **network)
@@ -377,7 +377,7 @@ class Corpus:
         self._counts: dict[tuple[View, str], Any] = {}
         self._readings: dict[Features, Reading] = {}
         self._overlaps: dict[str, np.ndarray] = {}
-        self._rarity: dict[str, float] = {}
+        self.rarity: dict[str, float] = {}  # of words, for the overlap of pairs
 
     def counts(self, view: View, part: str) -> Any:
         """[sides * n, f]: the first texts, then the second ones."""
@@ -407,14 +407,14 @@ class Corpus:
 
     def overlap(self, part: str) -> np.ndarray:
         """[n, measures] of the pairs."""
-        if not self._rarity:
+        if not self.rarity:
             known = Counter(w for e in self.data.train for text in (e.text, e.pair) for w in set(_words(text or "")))
             texts = 2 * len(self.data.train)
-            self._rarity = {w: math.log((1 + texts) / (1 + count)) + 1 for w, count in known.items()}
-            self._rarity[""] = math.log(1 + texts) + 1  # of words that train does not have
+            self.rarity = {w: math.log((1 + texts) / (1 + count)) + 1 for w, count in known.items()}
+            self.rarity[""] = math.log(1 + texts) + 1  # of words that train does not have
         if part not in self._overlaps:
             examples: list[Example] = getattr(self.data, part)
-            self._overlaps[part] = np.array([_overlap(e.text, e.pair or "", self._rarity) for e in examples])
+            self._overlaps[part] = np.array([_overlap(e.text, e.pair or "", self.rarity) for e in examples])
         return self._overlaps[part]
 
     def reading(self, features: Features) -> Reading:
@@ -431,9 +431,9 @@ def _words(text: str) -> list[str]:
 
 
 def _overlap(first: str, second: str, rarity: dict[str, float]) -> list[float]:
+    """Lengths; shared and unshared words, counted and weighed; cosine of tf-idf; letters, word pairs and numbers."""
     a, b = Counter(_words(first)), Counter(_words(second))
-    unknown = rarity[""]
-    weight = {w: rarity.get(w, unknown) for w in a | b}
+    weight = {w: rarity.get(w, rarity[""]) for w in a | b}
     shared, only_a, only_b = a.keys() & b.keys(), a.keys() - b.keys(), b.keys() - a.keys()
     heavy, heavy_a, heavy_b = (sum(weight[w] for w in sorted(some)) for some in (shared, only_a, only_b))
     square_a, square_b = (sum((n * weight[w]) ** 2 for w, n in some.items()) for some in (a, b))
@@ -502,13 +502,14 @@ class Reading:
                 blocks.append(self._combined(self._grams(part)))
             if self.overlap_scale is not None:
                 blocks.append(self.overlap_scale.transform(self.corpus.overlap(part)))
-            mixed = sparse.issparse(blocks[0])
-            self._matrices[part] = sparse.hstack(blocks, "csr") if mixed else np.hstack(blocks).astype(np.float32)
+            wide = sparse.issparse(blocks[0])
+            self._matrices[part] = sparse.hstack(blocks, "csr") if wide else np.hstack(blocks).astype(np.float32)
         return self._matrices[part]
 
     def parameters(self) -> int:
         """Fitted numbers: inverse document frequencies, components, means and scales."""
         count = sum(len(w.idf_) for w in self.weights.values() if w.use_idf)
+        count += len(self.corpus.rarity) if self.features.overlap else 0
         count += 0 if self.svd is None else self.svd.components_.size
         return count + sum(2 * s.mean_.size for s in (self.scale, self.overlap_scale) if s is not None)
 

@@ -86,11 +86,11 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
             f"the method {text!r} is not known; known methods: {', '.join(PRESETS)}; with a size as in houlsby-64."
         )
     name = max(names, key=len)
-    preset, size = PRESETS[name], text.removeprefix(name).removeprefix("-")
-    if size and preset.size is None:
+    preset, sized, size = PRESETS[name], text != name, text.removeprefix(name).removeprefix("-")
+    if sized and preset.size is None:
         raise IntarsiaError(f"the method {name} has no size, so {text!r} cannot be read: write {name}.")
     fields = {f.name: str(f.type) for f in dataclasses.fields(preset.kind)}  # type: ignore[arg-type]
-    values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if size else []), *options])
+    values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if sized else []), *options])
     unknown = sorted(set(values) - set(fields))
     if unknown:
         has = f"it has: {', '.join(fields)}" if fields else "it has none"

@@ -47,7 +47,7 @@ class DiffPruning(Method):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
-        check_least(entries=(self.entries or 1, 1), penalty_weight=(self.penalty_weight, 0))
+        check_least(entries=(self.entries, 1), penalty_weight=(self.penalty_weight, 0))
 
     def trained(self, shape: Shape) -> tuple[WeightShape, ...]:
         return shape.weights

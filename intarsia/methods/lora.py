@@ -14,6 +14,7 @@ from intarsia.methods.method import (
     Spec,
     Tensors,
     check_choice,
+    check_dropout,
     check_least,
     chosen_layers,
     sorted_layers,
@@ -48,7 +49,8 @@ class LoRA(Method):
             check_choice("targets", target, LINEAR_SITES)
         if not self.targets:
             raise IntarsiaError(f"LoRA needs a target at least; there are: {', '.join(LINEAR_SITES)}.")
-        check_least(rank=(self.rank, 1), dropout=(self.dropout, 0))
+        check_least(rank=(self.rank, 1))
+        check_dropout(self.dropout)
         sorted_layers(self)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:

@@ -30,19 +30,20 @@ class LotteryTicket(Method):
     rounds: int = 1  # each finds its part of the entries, and trains all found so far
     l1: float = 0.0  # times the mean distance from the pretrained weights, added to the loss
     norms: bool = False  # LayerNorms may move too
+    sparse_rate: float = 10.0  # in sparse phases, times the learning rate (1 in the paper, at eight times our share)
 
     name: ClassVar[str] = "lt-sft"
     paper: ClassVar[str] = "Ansell et al. 2021"
     trains: ClassVar[str] = "the entries of the base that move most"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
-    start_only: ClassVar[tuple[str, ...]] = ("l1",)
+    start_only: ClassVar[tuple[str, ...]] = ("l1", "rounds", "sparse_rate")
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3}
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
-        check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries or 1, 1))
+        check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries, 1))
 
     def trained(self, shape: Shape) -> list[WeightShape]:
         return [w for w in shape.weights if self.norms or not w.norm]
@@ -59,7 +60,7 @@ class LotteryTicket(Method):
         for i in range(1, self.rounds + 1):
             found.append(Phase(f"dense-{i}", whole_specs(self.trained(shape), decay=False)))
             entries = self.count(shape) * i // self.rounds
-            found.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}))
+            found.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}, rate=self.sparse_rate))
         return tuple(found)
 
     def weights(
@@ -88,12 +89,12 @@ class LotteryTicket(Method):
             starts = {f"base.{name}": tensor.detach().cpu() for name, tensor in weights.items()}
             return Ending(starts=starts, keep_head=True)
         moved = whole_weights(tensors)
-        index = kept.get("index", torch.empty(0, dtype=torch.long))
+        index = kept.get("index", torch.empty(0, dtype=torch.long, device=next(iter(moved.values())).device))
         taken = {w.name: places for w, _, places in split(known, index)}
 
         def distance(weight: WeightShape) -> Tensor:
             found = (moved[weight.name] - base[weight.name].to(moved[weight.name])).abs().reshape(-1)
-            return found.index_fill(0, taken[weight.name], 0.0) if weight.name in taken else found
+            return found.index_fill(0, taken[weight.name], -1.0) if weight.name in taken else found
 
         wanted = self.count(shape) * int(number) // self.rounds - index.shape[0]
         new = largest(known, distance, wanted)

@@ -194,11 +194,16 @@ def check_choice(option: str, value: Any, choices: Mapping[str, Any] | tuple[str
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
 
 
-def check_least(**least: tuple[float, float]) -> None:
-    """Each option: (value, least)."""
+def check_least(**least: tuple[float | None, float]) -> None:
+    """Each option: (value, least). None is an option that is not given."""
     for option, (value, lowest) in least.items():
-        if value < lowest:
+        if value is not None and not value >= lowest:  # nor NaN
             raise IntarsiaError(f"{option} {value} is too small: at least {lowest} was expected.")
+
+
+def check_dropout(p: float) -> None:
+    if not 0 <= p < 1:
+        raise IntarsiaError(f"dropout {p} cannot be: a share from 0 to below 1 was expected.")
 
 
 def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ...]:

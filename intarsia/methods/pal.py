@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import FFN_OUTPUT, NormShape
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Spec, check_dropout, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class PAL(Method):
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-4, "epochs": 5}
 
     def __post_init__(self) -> None:
-        check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0), dropout=(self.dropout, 0))
+        check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0))
+        check_dropout(self.dropout)
         if self.width % self.heads:
             raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads.")
         sorted_layers(self)

@@ -40,7 +40,7 @@ class Pfeiffer(Method):
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATIONS)
-        check_least(reduction=(self.reduction, 1), std=(self.std, 0), size=(self.size or 1, 1))
+        check_least(reduction=(self.reduction, 1), std=(self.std, 0), size=(self.size, 1))
         sorted_layers(self)
 
     @property

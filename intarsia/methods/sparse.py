@@ -49,15 +49,16 @@ def added(weights: Sequence[WeightShape], index: Tensor, values: Tensor, base: T
 def largest(weights: Sequence[WeightShape], magnitude: Callable[[WeightShape], Tensor], count: int) -> Tensor:
     """The numbers of the `count` entries of the largest magnitude, over all parameters, ascending.
 
-    `magnitude` gives one parameter's, at least 0. No list of all entries is ever built: the threshold is found by
-    halving, on the bits of the float32 values, which are ordered as the values are. Of equal ones the first are taken.
+    `magnitude` gives one parameter's; what is below 0 is not taken. No list of all entries is ever built: the threshold
+    is found by halving, on the bits of the float32 values, which are ordered as the values are. Of equal ones the first
+    are taken.
     """
     import torch
 
     def bits(weight: WeightShape) -> Tensor:
         return magnitude(weight).reshape(-1).to(torch.float32).contiguous().view(torch.int32)
 
-    low, high = 0, 0x7F800000  # what is at least `low` is enough entries; what is at least `high` is too few
+    low, high = 0, 0x7F800001  # what is at least `low` is enough entries; what is at least `high` is too few
     while high - low > 1:
         middle = (low + high) // 2
         enough = sum(int((bits(w) >= middle).sum()) for w in weights) >= count

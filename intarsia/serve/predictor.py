@@ -97,9 +97,11 @@ class Predictor:
         method = from_dict(inlay.method)
         method.check(self.encoder.shape)
         tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
-        stack = None
-        if not method.changes_base:
-            stack = self._stack(method)
+        stack = None if method.changes_base else self._stack(method)
+        if key in self.residents and self.residents[key].stack is not stack:
+            self.drop(key)  # it was of another method
+        self.alone.pop(key, None)
+        if stack is not None:
             stack.slots.put(stack.place_for(key), tensors)
         resident = self.residents[key] = Resident(
             method,

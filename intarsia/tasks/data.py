@@ -30,7 +30,7 @@ def load_data(
     """Reads a file, a folder, a hub data set or Python objects into train, dev and test.
 
     `text`, `pair` and `label` name columns, `kind` says what the labels are; both are found out if not given. Parts
-    that the source does not have are split off with `seed`. `limit` is the most training examples to keep.
+    that the source does not have are split off with `seed`. `limit` is the most training (and dev) examples to keep.
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
@@ -64,6 +64,7 @@ def load_data(
                 f"limit={limit} is less than the {len(labels)} labels there are. Raise it to {len(labels)}."
             )
         parts["train"] = sample(parts["train"], limit, seed=seed, kind=found_kind)
+        parts["dev"] = sample(parts["dev"], limit, seed=seed, kind=found_kind)  # no more to choose by than to learn from
     provenance = {
         **gathered.origin,
         "columns": {"text": columns.text, "pair": columns.pair, "label": columns.label},

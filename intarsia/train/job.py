@@ -25,6 +25,7 @@ class Settings:
     warmup: float = 0.1  # share of the steps
     adam: AdamSettings = field(default_factory=AdamSettings)
     patience: int | None = None  # stop after so many epochs without a better validation score
+    dropout: bool = True  # that of the base, on in training
     metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
     seed: int = 0
 

@@ -57,7 +57,7 @@ def test_dropout_has_the_gradient_of_its_own_forward() -> None:
     batch = pack([Segment([1] * n) for n in LENGTHS])
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return packed_attention(q, k, v, batch, scale=0.5, p=0.3, noise=Noise(1, 2, torch.device("cpu")))
+        return packed_attention(q, k, v, batch, scale=0.5, p=0.3, noise=Noise([1, 2], torch.device("cpu")))
 
     assert torch.autograd.gradcheck(run, qkv(), atol=1e-6)
     with torch.no_grad():
@@ -67,11 +67,11 @@ def test_dropout_has_the_gradient_of_its_own_forward() -> None:
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_noise_keeps_the_right_share_and_repeats(p: float) -> None:
     cpu = torch.device("cpu")
-    keep = Noise(3, 5, cpu).keep((1000, 1001), p)
+    keep = Noise([3, 5], cpu).keep((1000, 1001), p)
     assert abs(float(keep.float().mean()) - (1 - p)) < 2e-3
-    assert torch.equal(keep, Noise(3, 5, cpu).keep((1000, 1001), p))
-    assert not torch.equal(keep, Noise(3, 6, cpu).keep((1000, 1001), p))
-    assert not torch.equal(keep, Noise(4, 5, cpu).keep((1000, 1001), p))
+    assert torch.equal(keep, Noise([3, 5], cpu).keep((1000, 1001), p))
+    assert not torch.equal(keep, Noise([3, 6], cpu).keep((1000, 1001), p))
+    assert not torch.equal(keep, Noise([4, 5], cpu).keep((1000, 1001), p))
     per_column = keep.float().mean(0)
     assert float(per_column.std()) == pytest.approx((p * (1 - p) / 1000) ** 0.5, rel=0.1)  # no pattern by place
 
@@ -79,7 +79,7 @@ def test_noise_keeps_the_right_share_and_repeats(p: float) -> None:
 def test_drop_scales_what_it_keeps() -> None:
     x = torch.randn(50, 60, requires_grad=True)
     assert drop(x, 0.5, None) is x
-    y = drop(x, 0.5, Noise(0, 0, torch.device("cpu")))
+    y = drop(x, 0.5, Noise([0, 0], torch.device("cpu")))
     kept = y != 0
     assert torch.allclose(y[kept], 2 * x[kept])
     y.sum().backward()

@@ -1,0 +1,126 @@
+"""The README of an exported folder: what it is, and the lines of `transformers` and torch that use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intarsia import __version__
+from intarsia.bank.inlay import Inlay
+
+_ROWS = {
+    "mean": (
+        '    mask = inputs["attention_mask"][:, :, None]',
+        "    rows = (states * mask).sum(1) / mask.sum(1)  # the mean over real tokens",
+    ),
+    "cls": ("    rows = states[:, 0]  # the first token",),
+    "pooler": (
+        "    rows = states[:, 0]  # the first token",
+        '    rows = torch.tanh(rows @ head["pooler.weight"].T + head["pooler.bias"])',
+    ),
+}
+_ROWS["trained-pooler"] = _ROWS["pooler"]
+_HEADS = {
+    "mean": "a linear layer on the mean over the states of a text's tokens",
+    "cls": "a linear layer on the first token's state",
+    "pooler": "the base's pooler (a dense layer on the first token's state, tanh), then a linear layer",
+    "trained-pooler": "a pooler of its own (a dense layer on the first token's state, tanh), then a linear layer",
+}
+
+
+def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[str, Any]) -> str:
+    """`model` is the class in `transformers`, `options` those of reading it."""
+    pairs = bool(inlay.data.get("pairs"))
+    alone = model.endswith("ForSequenceClassification")
+    base = inlay.encoder.get("name", "")
+    where = "in the model" if alone else "in `head.safetensors`, beside the model"
+    lines = [
+        f"# {inlay.name}",
+        "",
+        f"The task `{inlay.name}`, version {version}, exported by Intarsia {__version__} with what it learned merged "
+        "into the weights.",
+        "To use it, torch, transformers and safetensors are needed, and Intarsia is not.",
+        "",
+        f"- Model: `{model}`; base `{Path(base).name if Path(base).is_absolute() else base}`, method "
+        f"`{inlay.method['type']}`",
+        f"- Head ({where}): {_HEADS[inlay.head['pooling']]}",
+        f"- Answers: {_answers(inlay)}",
+        f"- Input: {'pairs of texts' if pairs else 'single texts'}, cut to {limit} tokens, special ones included"
+        + ("; of a pair, the longer text is cut first" if pairs else ""),
+        "",
+        "```python",
+        *(_classifier(pairs, limit) if alone else _encoder(inlay.head["pooling"], pairs, limit, options)),
+        *_use(inlay, pairs),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _answers(inlay: Inlay) -> str:
+    if inlay.kind == "score":
+        return f"a score: the logit times {_spread(inlay)!r} (spread) plus {_mean(inlay)!r} (mean)"
+    what = "one label of" if inlay.kind == "label" else "any number of labels of"
+    return f"{what} {json.dumps(inlay.labels, ensure_ascii=False)}, in the order of the logits"
+
+
+def _read(pairs: bool, limit: int) -> list[str]:
+    arguments = "texts, others" if pairs else "texts"
+    return [
+        "",
+        "",
+        f"def logits({arguments}):",
+        f'    inputs = tokenizer({arguments}, padding=True, truncation=True, max_length={limit}, return_tensors="pt")',
+        "    with torch.no_grad():",
+    ]
+
+
+def _classifier(pairs: bool, limit: int) -> list[str]:
+    return [
+        "import torch",
+        "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+        "",
+        'folder = "."  # this one',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        "model = AutoModelForSequenceClassification.from_pretrained(folder)",
+        *_read(pairs, limit),
+        "        return model(**inputs).logits",
+    ]
+
+
+def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) -> list[str]:
+    more = "".join(f", {name}={value!r}" for name, value in options.items())
+    return [
+        "import torch",
+        "from safetensors.torch import load_file",
+        "from transformers import AutoModel, AutoTokenizer",
+        "",
+        'folder = "."  # this one',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f"model = AutoModel.from_pretrained(folder{more})",
+        'head = load_file(f"{folder}/head.safetensors")',
+        *_read(pairs, limit),
+        "        states = model(**inputs).last_hidden_state",
+        *_ROWS[pooling],
+        '    return rows @ head["output.weight"].T + head["output.bias"]',
+    ]
+
+
+def _use(inlay: Inlay, pairs: bool) -> list[str]:
+    example = '["A text.", "Another text."]' + (', ["Its other text.", "And its own."]' if pairs else "")
+    lines = ["", "", f"found = logits({example})"]
+    if inlay.kind == "score":
+        return [*lines, f"print((found[:, 0] * {_spread(inlay)!r} + {_mean(inlay)!r}).tolist())"]
+    lines.append("label = model.config.id2label")
+    if inlay.kind == "label":
+        return [*lines, "print([(label[int(p.argmax())], float(p.max())) for p in found.softmax(-1)])"]
+    return [*lines, "print([[label[i] for i, p in enumerate(row) if p >= 0.5] for row in found.sigmoid().tolist()])"]
+
+
+def _spread(inlay: Inlay) -> float:
+    return float(inlay.head.get("spread", 1.0))
+
+
+def _mean(inlay: Inlay) -> float:
+    return float(inlay.head.get("mean", 0.0))

@@ -1,0 +1,163 @@
+"""Methods side by side on one task: every method with every seed, on the same rows.
+
+from intarsia.lab.compare import compare
+
+found = compare("reviews.csv", ["houlsby-64", "lora", "full"], seeds=3)
+found.row("lora").score
+
+Every run's result is stored when it ends, and a run's state while it goes on: a comparison that was killed goes on when
+called again, and one that has ended is drawn again without training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intarsia import files
+from intarsia.errors import IntarsiaError
+from intarsia.lab import provenance
+from intarsia.lab.bench import Bench, Watch
+from intarsia.lab.comparison import Comparison, in_order
+from intarsia.methods import Method, parse
+from intarsia.tasks import TaskData, load_data
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+    from intarsia.tasks.heads import Pooling
+    from intarsia.train.job import Job
+
+METHODS = ("houlsby-64", "pfeiffer", "lora", "bitfit", "layernorm", "top-2", "features", "full", "lt-sft-0.5%")
+
+
+def compare(
+    data: Any,
+    methods: Sequence[str] | Mapping[str, Method] = METHODS,
+    *,
+    seeds: int = 3,
+    encoder: str | Path | Encoder | None = None,
+    device: str = "cpu",
+    folder: str | Path = "comparison",
+    pooling: Pooling = "mean",
+    learning_rate: float | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    max_length: int | None = None,
+    metric: str | None = None,
+    no_bert: float | None = None,
+    command: str | None = None,
+    watch: Watch | None = None,
+    **columns: Any,
+) -> Comparison:
+    """Train each method with the seeds 0 … `seeds` - 1 and score it on test; the best epoch is chosen on dev.
+
+    `data` and `columns` are as for `load_data`, which splits with one seed for all runs. Settings that are not given
+    are each method's own recipe. `no_bert` is a number of minutes to search for a model without a transformer. Results
+    go to `folder`. A method that diverges, or that this encoder cannot have, is a row with its reason.
+    """
+    from intarsia.encoder.load import EMBEDDED, Encoder
+    from intarsia.lab.written import write
+    from intarsia.tasks.heads import Head
+
+    named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
+    if not named or seeds < 1:
+        raise IntarsiaError(f"{len(named)} methods with {seeds} seeds leave nothing to train; at least 1 of each.")
+    task = _hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
+    metric = _metric(task, metric)
+    given = {
+        "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "max_length": max_length,
+        "metric": metric,
+    }  # fmt: skip
+    jobs = _jobs(task, named, seeds, pooling, given)
+    if no_bert is not None and not no_bert > 0:
+        raise IntarsiaError(f"the search without BERT was given {no_bert} minutes; more than 0 was expected.")
+    base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
+    Head(1, pooling).tensors(base.shape)  # raises where this base has no such pooling
+    with _own_folder(Path(folder)) as runs:
+        bench = Bench(base, runs, jobs, no_bert, metric, watch)
+        rows = bench.run()
+        baseline = None if no_bert is None else bench.search(task, no_bert)
+        bench.tidy()
+        found = Comparison(
+            metric, task.kind, seeds, in_order(rows), baseline, _provenance(base, task, given, pooling, seeds, command)
+        )
+        write(found, folder)
+    return found
+
+
+def _provenance(
+    encoder: Encoder, task: TaskData, given: Mapping[str, Any], pooling: str, seeds: int, command: str | None
+) -> dict[str, Any]:
+    return {
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seeds": list(range(seeds)),
+        "settings": {**{k: v for k, v in given.items() if v is not None}, "pooling": pooling},
+        "data": task.source,
+        "encoder": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            "tokenizer": encoder.tokenizer_fingerprint,
+            "parameters": encoder.shape.parameters,
+        },
+        "versions": provenance.versions(),
+        "machine": provenance.machine(str(encoder.device)),
+    }
+
+
+def _hashed(task: TaskData) -> TaskData:
+    """With a hash of its content in its source, which results are stored by."""
+    if task.source.get("sha256"):
+        return task
+    from intarsia.tasks.data import content_hash
+
+    parts = {"train": task.train, "dev": task.dev, "test": task.test}
+    rows = {name: len(part) for name, part in parts.items()}
+    return dataclasses.replace(task, source={"rows": rows, **task.source, "sha256": content_hash(parts)})
+
+
+def _jobs(
+    task: TaskData, methods: Mapping[str, Method], seeds: int, pooling: Pooling, given: Mapping[str, Any]
+) -> dict[str, list[Job]]:
+    from intarsia.train.job import Job, Settings
+
+    return {
+        name: [
+            Job("compare", task, method, pooling, Settings.for_method(method, **given, seed=seed))
+            for seed in range(seeds)
+        ]
+        for name, method in methods.items()
+    }
+
+
+def _metric(task: TaskData, metric: str | None) -> str:
+    from intarsia.tasks.metrics import check_metric, default_metric
+
+    metric = metric or default_metric(task.kind, task.labels)
+    check_metric(metric, task.kind, task.labels)
+    return metric
+
+
+@contextmanager
+def _own_folder(folder: Path) -> Iterator[Path]:
+    """The folder of the runs' results, in a folder that no other process may compare in at the same time."""
+    from filelock import FileLock, Timeout
+
+    runs = folder / "runs"
+    try:
+        files.make_folder(runs)
+    except OSError as error:
+        raise IntarsiaError(f"the folder {folder} cannot be made: {error.strerror}. Name another one.") from error
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise IntarsiaError(f"another process is comparing in {folder} right now. Wait, or name another one.") from None
+    try:
+        yield runs
+    finally:
+        lock.release()

@@ -1,0 +1,180 @@
+"""The trade-off: how much a method trains, and how well it does."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from intarsia.lab.labels import Box, put_labels
+from intarsia.lab.report import COLOURS, new_figure, tidy
+from intarsia.tasks.metrics import METRICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from intarsia.lab.comparison import Comparison, Row, Score
+
+_GREY = "#555555"
+# Kinds of methods: colour and marker say the same, for those who cannot tell the colours apart.
+_KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "modules of its own": (COLOURS[0], "o", ("bottleneck", "pfeiffer", "bapna", "pal")),
+    "changes inside layers": (COLOURS[1], "s", ("lora", "ia3", "prefix")),
+    "weights of the base": (COLOURS[2], "^", ("bitfit", "layernorm", "top", "full")),
+    "a sparse difference": (COLOURS[3], "D", ("lt-sft", "diff-pruning")),
+    "frozen features": (COLOURS[4], "v", ("features",)),
+}
+
+
+class Point(NamedTuple):
+    x: float
+    row: Row
+    score: Score
+
+    @property
+    def kind(self) -> str:
+        found = (kind for kind, (_, _, names) in _KINDS.items() if self.row.method["type"] in names)
+        return next(found, next(iter(_KINDS)))
+
+
+def tradeoff(found: Comparison) -> Figure:
+    """Test score over trained parameters. Methods that train none stand at a place of their own at the left."""
+    figure = new_figure(8.0, 5.0)
+    axes = figure.add_subplot()
+    points, zero, decades = _placed(found)
+    for kind, (colour, marker, _) in _KINDS.items():
+        of = [p for p in points if p.kind == kind]
+        if of:
+            values = [100 * p.score.value for p in of]
+            bars = [
+                [100 * (p.score.value - p.score.low) for p in of],
+                [100 * (p.score.high - p.score.value) for p in of],
+            ]
+            axes.errorbar(
+                [p.x for p in of], values, yerr=bars, fmt=marker, color=colour, capsize=3, markersize=6, elinewidth=1.2,
+                zorder=4,
+            )  # fmt: skip
+    _scale(axes, found, zero, decades, points)
+    lines = _lines(axes, found)
+    bounds = points[0].score.bounds if points else "95 % bootstrap"
+    what = f"standard error over {found.seeds} seeds" if bounds == "standard error" else "95 % bootstrap interval"
+    axes.set_title(f"bars: {what}", fontsize=9, color=_GREY, loc="right")
+    tidy(axes)
+    low, high = axes.get_ylim()  # with the lines
+    axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= min(high, 100)])
+    _legend(figure, {p.kind for p in points})
+    figure.draw_without_rendering()  # the layout is settled: now it is known what is where
+    taken = [*_marks(axes, points), *(_pixels(axes, *axes.get_xlim(), y, y).grown(2) for y in lines)]
+    colours = {kind: colour for kind, (colour, _, _) in _KINDS.items()}
+    named = [(p.x, 100 * p.score.value, p.row.name, colours[p.kind]) for p in points]
+    if named:
+        put_labels(axes, named, taken, 9.5)
+    return figure
+
+
+def _placed(found: Comparison) -> tuple[list[Point], float | None, list[float]]:
+    """The points, where no parameter at all stands, and the powers of ten between the least and the most."""
+    scored = [(row, row.score, row.parameters) for row in found.rows]
+    usable = [(row, score, count["method"]) for row, score, count in scored if score is not None and count is not None]
+    some = [count for _, _, count in usable if count] or [1000]
+    low, high = math.floor(math.log10(min(some))), math.ceil(math.log10(max(some)))
+    decades = [10.0**n for n in range(low, max(high, low + 1) + 1)]
+    zero = 10.0 ** (low - 0.8) if any(not count for _, _, count in usable) else None
+    points = [Point(float(count or zero or 1.0), row, score) for row, score, count in usable]
+    return _apart(points, 0.009 * math.log10(decades[-1] / (zero or decades[0]))), zero, decades
+
+
+def _apart(points: list[Point], gap: float) -> list[Point]:
+    """Points whose bars would hide each other stand a little apart: `gap`, in powers of ten, around their middle."""
+    groups: list[list[Point]] = []
+    for point in points:
+        for group in groups:
+            hidden = (p for p in group if abs(math.log10(p.x / point.x)) < gap / 2)
+            if any(p.score.low <= point.score.high and point.score.low <= p.score.high for p in hidden):
+                group.append(point)
+                break
+        else:
+            groups.append([point])
+    moved = []
+    for group in groups:
+        for i, point in enumerate(group):
+            moved.append(point._replace(x=point.x * 10 ** (gap * (i - (len(group) - 1) / 2))))
+    return moved
+
+
+def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[float], points: list[Point]) -> None:
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    axes.set_xscale("log")
+    least = zero if zero is not None else min((p.x for p in points), default=decades[0])
+    most = max((p.x for p in points), default=decades[-1])
+    axes.set_xlim(min(least, decades[0]) / 1.6 if zero is not None else least / 2.5, most * 2.5)
+    shown = [d for d in decades if least <= d <= most * 2.5]
+    ticks = [*([zero] if zero is not None else []), *shown]
+    axes.set_xticks(ticks, ["head only"] * (zero is not None) + [_short(d) for d in shown])
+    minor = [n * d for d in decades for n in range(2, 10) if decades[0] <= n * d]
+    axes.xaxis.set_minor_locator(FixedLocator(minor))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if zero is not None:  # the axis is broken between none and the least power of ten
+        middle = math.sqrt(zero * decades[0])
+        axes.plot(
+            [middle], [0], transform=axes.get_xaxis_transform(), marker=r"$/\!/$", markersize=11, color="black",
+            markeredgewidth=0.3, clip_on=False, zorder=6,
+        )  # fmt: skip
+    base = found.provenance["encoder"]["parameters"]
+    axes.set_xlabel(f"trained parameters, without the head (the base has {_short(base)})")
+    name = found.metric.partition(":")[0]
+    title = METRICS[name].title + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
+    axes.set_ylabel(f"{title} on test ({'× 100' if 'correlation' in title else '%'})")
+    axes.margins(y=0.12)
+
+
+def _legend(figure: Figure, kinds: set[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    if len(kinds) > 1:
+        shown = {kind: look for kind, look in _KINDS.items() if kind in kinds}
+        handles = [Line2D([], [], color=c, marker=m, linestyle="", label=kind) for kind, (c, m, _) in shown.items()]
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, frameon=False, handletextpad=0.2
+        )
+
+
+def _lines(axes: Axes, found: Comparison) -> list[float]:
+    """Full fine-tuning dashed, and the best model without a transformer dotted; named at the edge. Their heights."""
+    full = next((row.score for row in found.rows if row.method["type"] == "full"), None)
+    wanted = ((full, "--", "full fine-tuning"), (found.baseline_score, ":", "no BERT"))
+    lines = [(100 * score.value, style, name) for score, style, name in wanted if score is not None]
+    for y, style, _ in lines:
+        axes.axhline(y, linestyle=style, color=_GREY, linewidth=1, zorder=1)
+    low, high = axes.get_ylim()
+    close = len(lines) == 2 and abs(lines[0][0] - lines[1][0]) < 0.04 * (high - low)
+    top = max((y for y, _, _ in lines), default=0.0)
+    for y, _, name in lines:
+        axes.annotate(
+            name, (1, y), xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", fontsize=8.5,
+            va="center" if not close else "bottom" if y == top else "top", color=_GREY, annotation_clip=False,
+        )  # fmt: skip
+    return [y for y, _, _ in lines]
+
+
+def _marks(axes: Axes, points: list[Point]) -> list[Box]:
+    """What markers and error bars cover, in pixels."""
+    found = []
+    for p in points:
+        value, low, high = (100 * v for v in p.score[:3])
+        found += [_pixels(axes, p.x, p.x, value, value).grown(7), _pixels(axes, p.x, p.x, low, high).grown(5)]
+    return found
+
+
+def _pixels(axes: Axes, left: float, right: float, bottom: float, top: float) -> Box:
+    (x0, y0), (x1, y1) = axes.transData.transform([(left, bottom), (right, top)])
+    return Box(float(x0), float(y0), float(x1), float(y1))
+
+
+def _short(count: float) -> str:
+    """1,000 → 1 k, 22,713,216 → 22.7 M."""
+    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if count >= limit:
+            return f"{count / limit:.3g}{unit}"
+    return f"{count:.0f}"

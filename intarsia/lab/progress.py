@@ -1,0 +1,61 @@
+"""A comparison's progress on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from intarsia.console import err, seconds
+
+if TYPE_CHECKING:
+    from intarsia.lab.bench import Moment, Watch
+    from intarsia.lab.comparison import Result
+
+
+@contextmanager
+def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
+    """One bar for all of it, and a line for each run that has ended; on something that is no terminal, only lines."""
+    if quiet:
+        yield None
+    elif not err.is_terminal:
+        yield _lines
+    else:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.percentage:3.0f}%")
+        with Bar(*columns, TextColumn("{task.fields[info]}"), console=err) as bar:
+            task = bar.add_task("reading", total=1.0, info="")
+
+            def watch(moment: Moment) -> None:
+                if moment.result is not None:
+                    bar.console.print(f"{moment.title}: {ended(moment.result, moment.stored)}", markup=False)
+                info = " · ".join(part for part in (_left(moment), moment.info) if part)
+                bar.update(task, description=moment.title, completed=moment.share, info=info)
+
+            yield watch
+
+
+def _lines(moment: Moment) -> None:
+    if moment.result is not None:
+        print(f"{moment.title}: {ended(moment.result, moment.stored)}", file=sys.stderr, flush=True)
+    elif not moment.info:
+        parts = [f"{100 * moment.share:.0f}% of all", _left(moment)]
+        text = " · ".join(part for part in parts if part)
+        print(f"{moment.title}: begins ({text})", file=sys.stderr, flush=True)
+
+
+def ended(result: Result, stored: bool) -> str:
+    """How a run ended, in a few words."""
+    if result.test is None:
+        text = str(result.reason)
+    else:
+        value, low, high = (100 * result.test[k] for k in ("value", "low", "high"))
+        text = f"{result.metric} {value:.1f} ({low:.1f}–{high:.1f}) in {seconds(result.seconds)}"
+    return f"{text}, stored before" if stored else text
+
+
+def _left(moment: Moment) -> str:
+    return "" if moment.seconds_left is None else f"{seconds(moment.seconds_left)} left in all"

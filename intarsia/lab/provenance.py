@@ -1,0 +1,40 @@
+"""Where a result comes from: versions and the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("intarsia", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn")
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """The processor, and what of it is used; and the accelerator, if one is."""
+    import torch
+
+    known: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+    if device.startswith("cuda") and torch.cuda.is_available():
+        known["accelerator"] = torch.cuda.get_device_name(device)
+    return known
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,296 @@
+"""Comparisons: the same rows for all, nothing trained twice, figures that can be read, reasons instead of crashes."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import opinions, save_tiny, tiny_with_words
+
+from intarsia.encoder.load import Encoder
+from intarsia.errors import BankError, IntarsiaError
+from intarsia.lab import bench
+from intarsia.lab.bench import Moment
+from intarsia.lab.compare import compare
+from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
+from intarsia.lab.figures import _apart, _placed, tradeoff
+from intarsia.lab.labels import Box, offsets
+from intarsia.lab.tables import comparison_rows
+from intarsia.methods import LoRA, parse, to_dict
+from intarsia.tasks import TaskData, load_data
+from intarsia.train import loop
+
+RECIPE: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return tiny_with_words()
+
+
+@pytest.fixture(scope="module")
+def task() -> TaskData:
+    return load_data(opinions(100))
+
+
+@pytest.fixture(scope="module")
+def finished(encoder: Encoder, task: TaskData, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    folder = tmp_path_factory.mktemp("finished") / "comparison"
+    methods = ["full", "houlsby-4", "features", "lt-sft-1%", "lora-2"]
+    return compare(task, methods, seeds=2, encoder=encoder, folder=folder, command="intarsia …", **RECIPE), folder
+
+
+def test_rows_stand_by_their_parameters(finished: tuple[Comparison, Path]) -> None:
+    found, _ = finished
+    names = [row.name for row in found.rows]
+    assert names == ["features", "lt-sft-1%", "lora-2", "houlsby-4", "full"]
+    counts = [row.parameters["method"] for row in found.rows if row.parameters]
+    assert counts == sorted(counts) and counts[0] == 0
+    for row in found.rows:
+        assert [result.seed for result in row.results] == [0, 1] and row.seconds and not row.problems
+        values = [result.test["value"] for result in row.results if result.test]
+        assert row.score and row.score.value == pytest.approx(statistics.fmean(values))
+        assert row.score.high - row.score.value == pytest.approx(statistics.stdev(values) / math.sqrt(2))
+    assert [cells[0] for cells in comparison_rows(found)] == names
+
+
+def test_what_is_written(finished: tuple[Comparison, Path], encoder: Encoder, task: TaskData) -> None:
+    found, folder = finished
+    stored = json.loads((folder / "comparison.json").read_text())
+    assert stored == json.loads(json.dumps(found.to_dict()))
+    assert set(stored) == {"format", "metric", "kind", "seeds", "rows", "no_bert", "provenance"}
+    known = stored["provenance"]
+    assert set(known) == {
+        "command", "created", "seeds", "settings", "data", "encoder", "versions", "machine",
+    }  # fmt: skip
+    assert known["encoder"]["fingerprint"] == encoder.fingerprint and known["data"]["sha256"] == task.source["sha256"]
+    assert known["command"] == "intarsia …" and known["seeds"] == [0, 1] and known["versions"]["torch"]
+    row = stored["rows"][2]
+    assert set(row) == {"name", "method", "parameters", "share", "score", "seconds", "problems", "runs"}
+    assert set(row["score"]) == {"value", "low", "high", "bounds"} and row["method"]["type"] == "lora"
+    assert row["runs"][0]["test"]["examples"] == len(task.test) and row["runs"][0]["settings"]["epochs"] == 1
+    assert len(list((folder / "runs").glob("*.json"))) == 10 and not (folder / "work").exists()
+    html = (folder / "comparison.html").read_text()
+    assert "<svg" in html and "houlsby-4" in html and encoder.fingerprint in html and "http-equiv" not in html
+
+
+def test_the_picture_is_not_blank(finished: tuple[Comparison, Path]) -> None:
+    from matplotlib.image import imread
+
+    pixels = np.asarray(imread(finished[1] / "tradeoff.png"))
+    assert pixels.shape[0] > 600 and pixels.shape[1] > 1000
+    coloured = pixels[..., :3].max(-1) - pixels[..., :3].min(-1) > 0.2
+    assert coloured.mean() > 0.001 and (pixels[..., :3].min(-1) < 0.5).mean() > 0.005
+
+
+def test_a_finished_comparison_is_drawn_again_without_training(
+    finished: tuple[Comparison, Path], encoder: Encoder, task: TaskData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, folder = finished
+    monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
+    (folder / "tradeoff.png").unlink()
+    seen: list[Moment] = []
+    again = compare(  # other names of the same methods, and a part of them
+        task, {"LoRA": LoRA(2), "full": parse("full")}, seeds=2, encoder=encoder, folder=folder, metric="accuracy",
+        watch=seen.append, **RECIPE,
+    )  # fmt: skip
+    assert again.row("LoRA").results == found.row("lora-2").results and all(moment.stored for moment in seen)
+    assert (folder / "tradeoff.png").is_file() and len(again.rows) == 2
+
+
+def test_after_a_crash_nothing_is_repeated(
+    encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[str, int, int]] = []
+    step = loop.Run.step
+
+    def crashing(run: loop.Run, rows: Any) -> float:
+        if crash and run.method.name == "lora" and run.state.step == 7:  # in the second epoch
+            raise OSError("power cut")
+        taken.append((run.method.name, run.job.settings.seed, run.state.step))
+        return step(run, rows)
+
+    monkeypatch.setattr(loop.Run, "step", crashing)
+    options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE, "epochs": 2}
+    crash = True
+    with pytest.raises(OSError, match="power cut"):
+        compare(task, ["bitfit", "lora", "ia3"], **options)
+    assert len(list((tmp_path / "runs").iterdir())) == 2 and len(list((tmp_path / "work").iterdir())) == 1
+    crash = False
+    seen: list[Moment] = []
+    found = compare(task, ["bitfit", "lora", "ia3"], **options, watch=seen.append)
+    # The state was stored at the end of an epoch of five steps: two are taken twice, all others once.
+    assert sorted(set(taken)) == [(name, s, i) for name in ("bitfit", "ia3", "lora") for s in (0, 1) for i in range(10)]
+    assert sorted(t for t in set(taken) if taken.count(t) > 1) == [("lora", 0, 5), ("lora", 0, 6)]
+    ended = [(moment.name, moment.seed, moment.stored) for moment in seen if moment.result is not None]
+    assert ended[:3] == [("bitfit", 0, True), ("bitfit", 1, True), ("lora", 0, False)] and len(ended) == 6
+    running = [moment for moment in seen if moment.info]
+    assert all(moment.seconds_left is not None and 0 <= moment.share <= 1 for moment in running)
+    monkeypatch.setattr(loop.Run, "step", step)
+    fresh = compare(task, ["lora"], **{**options, "folder": tmp_path / "fresh"})
+    assert [r.test for r in found.row("lora").results] == [r.test for r in fresh.row("lora").results]
+
+
+def test_a_method_that_fails_is_a_row_and_the_others_go_on(
+    encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop.Run.step
+
+    def diverging(run: loop.Run, rows: Any) -> float:
+        if (run.method.name == "bitfit" and run.job.settings.seed == 1) or run.method.name == "ia3":
+            raise IntarsiaError("training diverged")
+        return step(run, rows)
+
+    monkeypatch.setattr(loop.Run, "step", diverging)
+    options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE}
+    found = compare(task, ["ia3", "top-9", "bitfit", "layernorm"], **options)
+    assert [row.name for row in found.rows] == ["ia3", "layernorm", "bitfit", "top-9"]
+    table = {cells[0]: cells[1:] for cells in comparison_rows(found)}
+    assert table["top-9"][0] == "–" and table["top-9"][2] == "not here" and "3" in found.row("top-9").problems[0]
+    assert table["ia3"][2] == "failed" and found.row("ia3").score is None and len(found.row("ia3").problems) == 2
+    assert "[1 of 2 seeds]" in table["bitfit"][2] and found.row("bitfit").problems == ["seed 1: training diverged"]
+    again = compare(task, ["ia3"], **options)  # known to diverge: not tried again
+    assert again.row("ia3").problems and (tmp_path / "tradeoff.png").is_file()
+
+
+def test_a_full_disk_is_no_fault_of_the_method(
+    encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise BankError("The disk is full")
+
+    monkeypatch.setattr(loop.Run, "step", full)
+    with pytest.raises(BankError, match="disk"):
+        compare(task, ["lora"], encoder=encoder, folder=tmp_path, **RECIPE)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": ["hulsby"]}, "houlsby"),
+        ({"methods": []}, "at least 1"),
+        ({"seeds": 0}, "at least 1"),
+        ({"metric": "spearman"}, "spearman"),
+        ({"epochs": 0}, "epochs"),
+        ({"pooling": "max"}, "mean, cls"),
+        ({"no_bert": 0}, "minutes"),
+        ({"folder": __file__}, "cannot be made"),
+    ],
+)
+def test_bad_input_is_refused_before_training(
+    encoder: Encoder, task: TaskData, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(IntarsiaError, match=message):
+        compare(task, **{"methods": ["lora"], "encoder": encoder, "folder": tmp_path / "new", **RECIPE, **changes})
+    assert not (tmp_path / "new" / "runs").exists()
+
+
+def test_scores_and_examples_without_a_file(encoder: Encoder, tmp_path: Path) -> None:
+    rows = load_data([(row["text"], float(len(row["text"]))) for row in opinions(60)], kind="score")
+    bare = TaskData("score", (), rows.train, rows.dev, rows.test, {})
+    found = compare(bare, ["lora-2"], seeds=1, encoder=encoder, folder=tmp_path, **RECIPE)
+    assert found.metric == "spearman" and found.provenance["data"]["sha256"]
+    score = found.rows[0].score
+    assert score is not None and score.bounds == "95 % bootstrap" and score.low <= score.value <= score.high
+
+
+def test_the_search_without_bert_is_stored_too(
+    encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from intarsia.lab import no_bert
+
+    options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 1, "no_bert": 0.001, **RECIPE}
+    seen: list[Moment] = []
+    found = compare(task, ["layernorm"], **options, watch=seen.append)
+    assert found.baseline and found.baseline_score and found.baseline_score.bounds == "95 % bootstrap"
+    assert any(moment.name == bench.NO_BERT and moment.method == moment.methods == 2 for moment in seen)
+    monkeypatch.setattr(no_bert, "search", lambda *_, **__: pytest.fail("searched again"))
+    assert compare(task, ["layernorm"], **options).baseline == found.baseline
+    assert "no BERT" in (tmp_path / "comparison.html").read_text()
+
+
+def test_two_processes_do_not_share_a_folder(encoder: Encoder, task: TaskData, tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".lock"), pytest.raises(IntarsiaError, match="another process"):
+        compare(task, ["lora"], encoder=encoder, folder=tmp_path, **RECIPE)
+
+
+def test_a_score_over_seeds() -> None:
+    one = {"value": 0.9, "low": 0.8, "high": 0.95}
+    assert score_of([one]) == Score(0.9, 0.8, 0.95, "95 % bootstrap") and score_of([]) is None
+    assert str(score_of([one])) == "90.0 (80.0–95.0)"
+    assert str(score_of([one, {**one, "value": 0.94}])) == "92.0 ± 2.0"
+
+
+def test_a_result_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    Result("abc", 0, {}, "accuracy", 1.0, {}).write(tmp_path)
+    assert Result.read(tmp_path, "abc") == Result("abc", 0, {}, "accuracy", 1.0, {})
+    (tmp_path / "abc.json").write_text("{")
+    assert Result.read(tmp_path, "abc") is None and Result.read(tmp_path, "def") is None
+
+
+def made(values: dict[str, float], encoder: Encoder) -> Comparison:
+    """A comparison as one seed would give it."""
+    rows = []
+    for name, value in values.items():
+        method, test = to_dict(parse(name)), {"value": value, "low": value - 0.02, "high": value + 0.02}
+        counts = {"method": parse(name).count(encoder.shape), "head": 66, "base": encoder.shape.parameters}
+        rows.append(Row(name, method, counts, (Result(name, 0, method, "accuracy", 1.0, {}, test=test),)))
+    known = {"encoder": {"parameters": encoder.shape.parameters}}
+    return Comparison("accuracy", "label", 1, in_order(rows), None, known)
+
+
+def test_no_name_covers_another_or_a_point(encoder: Encoder) -> None:
+    from matplotlib.text import Annotation
+
+    names = ["houlsby-8", "pfeiffer", "lora-2", "bitfit", "layernorm", "top-1", "features", "full", "lt-sft-2%"]
+    found = made({name: 0.9 + 0.004 * (i % 3) for i, name in enumerate(names)}, encoder)
+    figure = tradeoff(found)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    texts = [text for text in axes.texts if isinstance(text, Annotation) and text.get_text() in names]
+    assert len(texts) == len(names)
+    boxes = [Box(*text.get_window_extent().extents) for text in texts]
+    frame = Box(*axes.get_window_extent().extents)
+    assert all(a.overlap(b) == 0 for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(box.outside(frame) == 0 for box in boxes)
+    points, zero, _ = _placed(found)
+    for point in points:
+        x, y = axes.transData.transform((point.x, 100 * point.score.value))
+        assert not any(box.holds(x, y) for box in boxes)
+    assert zero is not None and min(point.x for point in points) == zero
+    assert axes.get_xticklabels()[0].get_text() == "head only"
+    dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert [line.get_ydata()[0] for line in dashed] == [pytest.approx(100 * found.row("full").results[0].test["value"])]
+
+
+def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None:
+    found = made({"lora-2": 0.9, "houlsby-8": 0.5}, encoder)
+    points, zero, _ = _placed(found)
+    assert zero is None and [p.x for p in points] == [p.row.parameters["method"] for p in points if p.row.parameters]
+    same = [points[0], points[0], points[1]._replace(x=points[0].x)]
+    moved = [p.x for p in _apart(same, 0.05)]
+    assert moved[0] < points[0].x < moved[1] and moved[2] == points[0].x  # the last is far above or below
+
+
+def test_names_far_from_the_edge_take_the_nearest_place() -> None:
+    inside = Box(0, 0, 1000, 1000)
+    ((dx, dy),) = offsets([(500, 500)], [(40, 10)], [], inside)
+    assert dx > 0 and dy == 0
+    ((dx, dy),) = offsets([(990, 500)], [(40, 10)], [], inside)
+    assert dx <= 0 or dy != 0
+
+
+def test_a_folder_of_an_encoder_is_enough(tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base")
+    found = compare(
+        opinions(60), ["features"], seeds=1, encoder=base, folder=tmp_path / "c", epochs=2, text="text", label="label"
+    )
+    assert found.rows[0].parameters is not None and found.rows[0].parameters["method"] == 0
