@@ -233,10 +233,9 @@ def baseline(
     N-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks. The best by
     the validation part is scored on the test part, with a 95 % interval. Nothing is stored.
     """
-    from contextlib import nullcontext
-
     from intarsia import console
-    from intarsia.lab.no_bert import Progress, search
+    from intarsia.lab.no_bert import search
+    from intarsia.lab.progress import search_status
     from intarsia.tasks import load_data
 
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
@@ -244,18 +243,8 @@ def baseline(
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         what = f"{len(task.labels)} labels" if task.labels else "a score"
         console.err.print(f"baseline: {what}; {rows} ({task.source['split']})")
-    status, shown = console.err.status("baseline: reading"), -1
-
-    def watch(p: Progress) -> None:
-        nonlocal shown
-        if console.err.is_terminal:
-            status.update(f"baseline: {p}")
-        elif int(10 * p.share) != shown:
-            shown = int(10 * p.share)
-            print(f"baseline: {100 * p.share:3.0f}% · {p}", file=sys.stderr, flush=True)
-
-    with nullcontext() if json else status:
-        found = search(task, minutes, seed, metric, None if json else watch, candidates=candidates)
+    with search_status(quiet=json) as watch:
+        found = search(task, minutes, seed, metric, watch, candidates=candidates)
     if json:
         console.print_json(found.to_dict())
         return

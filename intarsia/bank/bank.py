@@ -200,6 +200,8 @@ class Bank:
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
+        from intarsia.serve.predictor import answers_of
+
         entries = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
         keyed: list[Any] = [None] * len(requests)
         for name, entry in entries.items():
@@ -208,10 +210,8 @@ class Bank:
             for i, segment in zip(rows, self._segments(entry.header, pairs), strict=True):
                 keyed[i] = (entry.header.digest, segment)
         answers = self.predictor.predict(keyed)
-        return [
-            _prediction(name, self.predictor.residents[key].answers.describe(row))
-            for (name, _), (key, _), row in zip(requests, keyed, answers, strict=True)
-        ]
+        read = {name: answers_of(entry.header) for name, entry in entries.items()}
+        return [_prediction(name, read[name].describe(row)) for (name, _), row in zip(requests, answers, strict=True)]
 
     @property
     def predictor(self) -> Predictor:

@@ -227,6 +227,8 @@ def packed_attention(
     prefix: Prefix | None = None,
 ) -> Tensor:
     """Attention within each segment of `batch`; returns [N, H, D]."""
+    if noise is None or not noise.dropout:
+        noise, p = None, 0.0
     extra = (None, None, None) if prefix is None else (prefix.keys, prefix.values, prefix.absent)
     arguments = (q, k, v, relative, *extra, batch, scale, p, noise, window)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, relative, extra[0])):
@@ -297,7 +299,7 @@ def registered_attention(
     if current.padded:
         whole = current.batch.whole
         bias = _bias(whole, query.shape[1], sliding_window, None, query)
-        p = dropout if current.noise is not None else 0.0
+        p = dropout if current.noise is not None and current.noise.dropout else 0.0
         out = _sdpa(query, key, value, bias, whole, prefix, scale, p)
         return out.transpose(1, 2).contiguous(), None
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, H, D]

@@ -43,7 +43,7 @@ class Encoder:
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         model.eval()
         expected = self._plain_states()
         self.switchboard = attach(model, self.family)
@@ -140,11 +140,12 @@ class Encoder:
     def layer_states(self, batch: Batch) -> list[Tensor]:
         """The plain base's states [N, d] behind each layer, the last one as `forward` gives it."""
         found: list[Tensor] = []
-        self.switchboard.behind_layer = found.append
-        try:
-            last = self.forward(batch)
-        finally:
-            self.switchboard.behind_layer = None
+        with self._lock:
+            self.switchboard.behind_layer = found.append
+            try:
+                last = self.forward(batch)
+            finally:
+                self.switchboard.behind_layer = None
         return [*(h.reshape(-1, h.shape[-1]) for h in found[:-1]), last]
 
     def _run(self, batch: Batch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:

@@ -18,9 +18,9 @@ from torch import Tensor
 class Noise:
     """The random numbers of one training pass."""
 
-    def __init__(self, entropy: Sequence[int], device: torch.device) -> None:
+    def __init__(self, entropy: Sequence[int], device: torch.device, *, dropout: bool = True) -> None:
         """`entropy`: as a rule the seed and the step, of each job in the pass."""
-        self.device = device
+        self.device, self.dropout = device, dropout
         sequence = np.random.SeedSequence(list(entropy))
         if device.type == "cpu":
             self._bits = np.random.SFC64(sequence)
@@ -60,7 +60,7 @@ class _Drop(torch.autograd.Function):
 
 
 def drop(x: Tensor, p: float, noise: Noise | None) -> Tensor:
-    """Dropout of `x`; with no noise (outside training) or p = 0 the input itself."""
-    if noise is None or p == 0.0:
+    """Dropout of `x`; with no noise (outside training), dropout off or p = 0 the input itself."""
+    if noise is None or not noise.dropout or p == 0.0:
         return x
     return _Drop.apply(x, noise.keep(x.shape, p), 1.0 / (1.0 - p))

@@ -1,4 +1,4 @@
-"""A comparison's progress on standard error."""
+"""Progress on standard error: of a comparison, and of a search without a transformer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from intarsia.console import err, seconds
 
 if TYPE_CHECKING:
+    from intarsia.lab import no_bert
     from intarsia.lab.bench import Moment, Watch
     from intarsia.lab.comparison import Result
 
@@ -59,3 +60,27 @@ def ended(result: Result, stored: bool) -> str:
 
 def _left(moment: Moment) -> str:
     return "" if moment.seconds_left is None else f"{seconds(moment.seconds_left)} left in all"
+
+
+@contextmanager
+def search_status(*, quiet: bool = False) -> Iterator[no_bert.Watch | None]:
+    """What is being tried, on one line; on something that is no terminal, a line for each tenth of the search."""
+    if quiet:
+        yield None
+    elif not err.is_terminal:
+        yield _tenths()
+    else:
+        with err.status("baseline: reading") as status:
+            yield lambda p: status.update(f"baseline: {p}")
+
+
+def _tenths() -> no_bert.Watch:
+    shown = -1
+
+    def watch(p: no_bert.Progress) -> None:
+        nonlocal shown
+        if int(10 * p.share) != shown:
+            shown = int(10 * p.share)
+            print(f"baseline: {100 * p.share:3.0f}% · {p}", file=sys.stderr, flush=True)
+
+    return watch

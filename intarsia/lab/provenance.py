@@ -8,11 +8,14 @@ import platform
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("intarsia", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn")
+from intarsia import __version__
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn")
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+    own = {"python": platform.python_version(), "intarsia": __version__}
+    return own | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

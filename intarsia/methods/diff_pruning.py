@@ -31,18 +31,22 @@ class DiffPruning(Method):
 
     share: float = 0.005
     entries: int | None = None
-    structured: bool = True  # gates for whole matrices and vectors too
+    structured: bool = False  # gates for whole matrices and vectors too
     penalty_weight: float = 1.25e-7
     gate_start: float = 5.0
     gate_rate: float = 2000.0  # of the gates, times the learning rate: 0.1 at 5e-5
+    fixed_rate: float = 10.0  # once the mask is fixed, times the learning rate (1 in the paper, for BERT-large)
 
     name: ClassVar[str] = "diff-pruning"
     paper: ClassVar[str] = "Guo et al. 2020"
     trains: ClassVar[str] = "entries of the base, chosen by gates"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
-    start_only: ClassVar[tuple[str, ...]] = ("structured", "penalty_weight", "gate_start", "gate_rate")
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "batch_size": 8}
+    start_only: ClassVar[tuple[str, ...]] = (
+        "structured", "penalty_weight", "gate_start", "gate_rate", "fixed_rate",
+    )  # fmt: skip
+    # A gate's gradient is near 1e-9 at its start: with a larger eps no gate would ever close.
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8}
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -65,7 +69,7 @@ class DiffPruning(Method):
             specs[f"gate.{w.name}"] = Spec(w.shape, "zeros", value=self.gate_start, rate=self.gate_rate)
             if self.structured:
                 specs[f"group.{w.name}"] = Spec((1,), "zeros", value=self.gate_start, rate=self.gate_rate)
-        return (Phase("gates", specs), Phase("fixed", self.tensors(shape)))
+        return (Phase("gates", specs), Phase("fixed", self.tensors(shape), rate=self.fixed_rate))
 
     def weights(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None

@@ -1,8 +1,9 @@
 """Projected attention layers (Stickland & Murray 2019), over a frozen base.
 
-Parallel to each whole layer: LN(FFN(a) + a + TS(x)) with x the layer's input and TS(x) = gelu(V_D MHA(V_E x)). The
-attention inside has queries, keys and values of its own, at a reduced width, and no output projection; V_E and V_D are
-shared over the layers. The LayerNorms of the task are trained too. 1,819,836 parameters for BERT-base, without them.
+Parallel to each whole layer: LN(FFN(a) + a + TS(x)) with x what the layer's attention reads (in a base that normalises
+behind its sub-layers, the layer's input) and TS(x) = gelu(V_D MHA(V_E x)). The attention inside has queries, keys and
+values of its own, at a reduced width, and no output projection; V_E and V_D are shared over the layers. The LayerNorms
+of the task are trained too. 1,819,836 parameters for BERT-base, without them.
 """
 
 from __future__ import annotations

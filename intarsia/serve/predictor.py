@@ -27,7 +27,7 @@ from intarsia.tasks.heads import Head, pool, pooler_instead
 from intarsia.tasks.kinds import Answers
 
 if TYPE_CHECKING:
-    from intarsia.bank.inlay import Inlay
+    from intarsia.bank.inlay import Description, Inlay
 
 TOKENS_A_PASS = 4096
 SLOTS = 256  # of one shape; memory is taken as they are first used
@@ -201,7 +201,7 @@ class Predictor:
             last = resident.method.phases(shape)[-1].name
             self.alone[key] = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
             while len(self.alone) > WEIGHTS:
-                self.alone.popitem(last=False)
+                self.residents.pop(self.alone.popitem(last=False)[0], None)  # read again when asked again
         self.alone.move_to_end(key)
         return self.alone[key]
 
@@ -213,6 +213,6 @@ def _group(stack: Stack, runs: list[tuple[int, list[int]]]) -> Group:
     return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
 
 
-def answers_of(inlay: Inlay) -> Answers:
+def answers_of(inlay: Description) -> Answers:
     mean, spread = inlay.head.get("mean", 0.0), inlay.head.get("spread", 1.0)
     return Answers(inlay.kind, tuple(inlay.labels), mean, spread)  # type: ignore[arg-type]

@@ -32,7 +32,10 @@ class Settings:
     @classmethod
     def for_method(cls, method: Method, **given: Any) -> Settings:
         """The method's own recipe, with what is given (and is not None) in its place."""
-        return cls(**{**method.recipe, **{k: v for k, v in given.items() if v is not None}})
+        chosen = {**method.recipe, **{k: v for k, v in given.items() if v is not None}}
+        if "eps" in chosen:
+            chosen["adam"] = AdamSettings(eps=chosen.pop("eps"))
+        return cls(**chosen)
 
     def __post_init__(self) -> None:
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):

@@ -127,7 +127,7 @@ def train_together(
 
 
 class _Queue:
-    """Jobs in their order; those that must have a pass to themselves wait until all seats are free."""
+    """Jobs in their order; those that cannot share a pass with the seated ones wait until all seats are free."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs, self.waiting = iter(jobs), deque[Job]()
@@ -136,10 +136,14 @@ class _Queue:
         if seats and seats[0].run.alone:
             return None
         for job in self.jobs:
-            if not seats or not runs_alone(job.method):
+            if not seats or self._fits(job, seats[0].run.job):
                 return job
             self.waiting.append(job)
         return self.waiting.popleft() if self.waiting and not seats else None
+
+    @staticmethod
+    def _fits(job: Job, other: Job) -> bool:
+        return not runs_alone(job.method) and job.settings.dropout == other.settings.dropout
 
 
 def _room(seats: Sequence[Seat], together: int | None) -> int:

@@ -255,12 +255,10 @@ def step_together(pairs: Rows) -> list[float]:
     return values
 
 
-def _noise(pairs: Rows) -> Noise | None:
-    """Dropout's random numbers: a function of the jobs in the pass, their seeds and steps."""
-    if not pairs[0][0].job.settings.dropout:
-        return None
+def _noise(pairs: Rows) -> Noise:
+    """The random numbers of a pass: a function of the jobs in it, their seeds and steps."""
     entropy = [number for run, _ in pairs for number in (run.job.settings.seed, run.state.step)]
-    return Noise(entropy, pairs[0][0].encoder.device)
+    return Noise(entropy, pairs[0][0].encoder.device, dropout=pairs[0][0].job.settings.dropout)
 
 
 def logits_together(pairs: Rows, part: str, noise: Noise | None = None) -> list[Tensor]:

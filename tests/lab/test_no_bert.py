@@ -20,6 +20,8 @@ from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab import no_bert
 from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, Fitted, Progress, plan, search
+from intarsia.lab.no_bert.candidates import _usual
+from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.kinds import Answers
 
@@ -90,7 +92,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, *candidates: Candidate) -> None:
 )
 def test_every_kind_of_task_is_learned_and_every_model_fits(data: Any, metric: str, least: float) -> None:
     task = data()
-    usual = len(no_bert._usual(task))
+    usual = len(_usual(task))
     found = search(task, candidates=usual + 8)
     assert found.metric == metric and found.kind == task.kind and len(found.tried) == usual + 8
     assert [(str(tried.candidate), tried.problem) for tried in found.tried if tried.problem] == []
@@ -223,10 +225,10 @@ def test_vocabularies_come_from_train_alone() -> None:
 
 def test_overlap_counts_what_both_texts_have() -> None:
     rarity = {"": 3.0, "a": 1.0, "b": 2.0}
-    nothing, everything = no_bert._overlap("a b", "c 4", rarity), no_bert._overlap("A b!", "a B!", rarity)
+    nothing, everything = _overlap("a b", "c 4", rarity), _overlap("A b!", "a B!", rarity)
     assert nothing[3:6] == [0, 2, 2] and nothing[12] == 0 and nothing[16:] == [1, 0]
     assert everything[3:6] == [3, 0, 0] and everything[8] == 1 and everything[12] == pytest.approx(1)
-    assert len(no_bert._overlap("", "", rarity)) == len(nothing)
+    assert len(_overlap("", "", rarity)) == len(nothing)
 
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained, step_together
 
 METHODS: list[Method] = [
-    Bottleneck(8), Bottleneck(4), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"), Pfeiffer(5), Bapna(5),
-    PAL(8, 4), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), Prefix(3), BitFit(), LayerNorms(),
+    Bottleneck(8), Bottleneck(4), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"), Pfeiffer(5),
+    Bapna(5), PAL(8, 4), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), Prefix(3), BitFit(), LayerNorms(),
 ]  # fmt: skip
 
 
@@ -72,9 +72,8 @@ def test_every_job_ends_where_it_would_have_ended_alone(seats: int) -> None:
 def test_a_neighbour_that_diverges_leaves_the_others_untouched() -> None:
     encoder = exact()
     jobs = [job(i, Bottleneck(4)) for i in range(3)]
-    mad = dataclasses.replace(
-        job(9, Bottleneck(4)), settings=Settings(learning_rate=1e200, dropout=False, batch_size=5)
-    )
+    wild = Settings(learning_rate=1e200, dropout=False, batch_size=5)
+    mad = dataclasses.replace(job(9, Bottleneck(4)), settings=wild)
     found = together([jobs[0], mad, *jobs[1:]], encoder, 4)
     assert isinstance(found["job9"], IntarsiaError) and "diverged" in str(found["job9"])
     for j in jobs:
