@@ -153,6 +153,80 @@ def learn(
 
 
 @app.command(rich_help_panel="Tasks")
+def sweep(
+    data: Annotated[
+        list[str],
+        typer.Argument(metavar="DATA…", help="Files or folders, each a task named after it.", show_default=False),
+    ],
+    grid: Annotated[
+        str, typer.Option(help="small (9 jobs), paper (90 jobs), or a .toml file with lists of what to try.")
+    ] = "small",
+    name: Annotated[str | None, typer.Option(help="The task's name, where there is one DATA.")] = None,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: Annotated[
+        str | None, typer.Option(help="label, labels (several of n) or score.", show_default="found")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from at most so many training examples.")] = None,
+    pooling: Annotated[str, typer.Option(help="What the head reads: mean, cls, pooler or trained-pooler.")] = "mean",
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
+    together: Annotated[
+        int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
+    ] = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Try a grid of settings for one or many tasks at once, and keep the best of each.
+
+    All jobs share passes through the frozen base, and each ends where it would have ended alone. The best is chosen by
+    the validation part and scored once on the test part. A sweep that was interrupted, even killed, goes on where it
+    was when started again with the same arguments.
+    """
+    from intarsia import console
+    from intarsia.bank.sweep_table import sweep_table
+    from intarsia.tasks import load_data
+    from intarsia.train.grid import read_grid
+
+    chosen = read_grid(grid)
+    if name is not None and len(data) > 1:
+        raise IntarsiaError(
+            f"one --name was given for {len(data)} tasks; leave it out, and each is named after its data."
+        )
+    names = [name or Path(source).name.split(".")[0] for source in data]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise IntarsiaError(f"two tasks would be called {twice[0]!r}; sweep them one at a time, with --name.")
+    options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
+    tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
+    opened = _open(bank, encoder, device)
+    with sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
+        try:
+            found = opened.sweep(
+                tasks,
+                chosen,
+                pooling=pooling,  # type: ignore[arg-type]
+                together=together,
+                watch=watch,
+                max_length=max_length,
+                metric=metric,
+            )
+        except KeyboardInterrupt:
+            console.err.print("Interrupted. The same command goes on from the last stored step.")
+            raise typer.Exit(130) from None
+    from intarsia.tables import entry_dict, learned
+
+    if json:
+        console.print_json({n: entry_dict(entry) for n, entry in found.items()})
+        return
+    for entry in found.values():
+        console.say(learned(entry))
+
+
+@app.command(rich_help_panel="Tasks")
 def predict(
     name: TaskArgument,
     texts: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     import numpy as np
 
     from intarsia.bank.export import Exported
+    from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.load import Encoder
     from intarsia.methods import Method
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
+    from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
-    from intarsia.train.loop import Trained, Watch
+    from intarsia.train.loop import Watch
+    from intarsia.train.run import Trained
 
 Text = str | tuple[str, str]
 
@@ -141,6 +144,42 @@ class Bank:
             entry = self.store.add(inlay)
             shutil.rmtree(work, ignore_errors=True)
         return entry
+
+    def sweep(
+        self,
+        tasks: Mapping[str, Any],
+        grid: Grid | None = None,
+        *,
+        pooling: Pooling = "mean",
+        together: int | None = None,
+        watch: SweepWatch | None = None,
+        **settings: Any,
+    ) -> dict[str, Entry]:
+        """Try every point of a grid for each task (name → data), all in one queue of jobs that share passes, and keep
+        the best of each by its validation part. `settings` (such as `max_length`) hold for all.
+
+        A sweep that was killed goes on where it was when called again with the same arguments.
+        """
+        from intarsia.bank.sweep import Sweep
+        from intarsia.train.grid import SMALL
+
+        for name in tasks:
+            self.store.check_name(name)
+        data = {name: d if isinstance(d, TaskData) else load_data(d) for name, d in tasks.items()}
+        jobs = [job for name in data for job in (grid or SMALL).jobs(name, data[name], pooling=pooling, **settings)]
+        for job in jobs:
+            job.method.check(self.encoder.shape)
+        with _working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as work:
+            sweep = Sweep(jobs, self.encoder, work, watch)
+            sweep.run(together)
+            found = {}
+            for name in data:
+                job, trained = sweep.best(name)
+                inlay = self._inlay(job, trained)
+                inlay.training["grid"] = sweep.grid(name)
+                found[name] = self.store.add(inlay)
+            shutil.rmtree(work, ignore_errors=True)
+        return found
 
     def _inlay(self, job: Any, trained: Trained) -> Inlay:
         shape = self.encoder.shape

@@ -16,7 +16,7 @@ from intarsia.methods import Full, Method
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
     from intarsia.encoder.sites import Shape, WeightShape
-    from intarsia.train.loop import Run
+    from intarsia.train.run import Run
 
 ASSUMED = (
     "estimated, full fine-tuning = 1: multiply-adds in matrices alone. Each matrix of the base's layers counts once "
@@ -133,7 +133,7 @@ def _seconds(run: Run) -> float:
 def _run(encoder: Encoder, method: Method) -> Run:
     from intarsia.tasks.examples import Example, TaskData
     from intarsia.train.job import Job, Settings
-    from intarsia.train.loop import Run
+    from intarsia.train.run import Run
 
     draw = random.Random(0)
     words = _words(encoder.tokenizer)

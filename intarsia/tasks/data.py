@@ -64,9 +64,7 @@ def load_data(
                 f"limit={limit} is less than the {len(labels)} labels there are. Raise it to {len(labels)}."
             )
         parts["train"] = sample(parts["train"], limit, seed=seed, kind=found_kind)
-        parts["dev"] = sample(
-            parts["dev"], limit, seed=seed, kind=found_kind
-        )  # no more to choose by
+        parts["dev"] = sample(parts["dev"], limit, seed=seed, kind=found_kind)  # no more to choose by
     provenance = {
         **gathered.origin,
         "columns": {"text": columns.text, "pair": columns.pair, "label": columns.label},

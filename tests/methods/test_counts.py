@@ -120,7 +120,7 @@ def test_what_is_trained_is_what_is_counted(base: Shape) -> None:
 def test_groups_of_structured_diff_pruning(large: Shape) -> None:
     """One for each matrix and vector of the base. The paper's 393 has the head's matrix and vector too, and the head is
     outside the penalty here."""
-    gates, fixed = DiffPruning().phases(large)
+    gates, fixed = DiffPruning(structured=True).phases(large)
     groups = [s for name, s in gates.specs.items() if name.startswith("group.")]
     assert len(groups) == 393 - 2 == len(large.weights)
     assert all(s.shape == (1,) and s.value == 5.0 for s in groups)

@@ -1,0 +1,111 @@
+"""A sweep as it goes on: a live table on a terminal, a line for each finished job elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from intarsia.console import err, seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from intarsia.bank.sweep import Moment, Point, Watch
+
+
+@contextmanager
+def sweep_table(jobs: Mapping[str, int], *, quiet: bool = False) -> Iterator[Watch | None]:
+    """`jobs`: how many each task has."""
+    if quiet:
+        yield None
+        return
+    board = Board(jobs)
+    if not err.is_terminal:
+        yield board.lines
+        return
+    from rich.live import Live
+
+    with Live(board.table(), console=err, refresh_per_second=2) as live:
+
+        def watch(moment: Moment) -> None:
+            board.take(moment)
+            live.update(board.table())
+
+        yield watch
+
+
+class Board:
+    """What is known of a sweep's jobs."""
+
+    def __init__(self, jobs: Mapping[str, int]) -> None:
+        self.jobs = dict(jobs)
+        self.points: dict[str, list[Point]] = {task: [] for task in jobs}
+        self.running: dict[str, dict[tuple[object, ...], float]] = {task: {} for task in jobs}  # the share that is done
+        self.began = time.monotonic()
+        self.done_before = 0.0
+
+    def take(self, moment: Moment) -> None:
+        if moment.progress is not None:
+            p = moment.progress
+            job = (p.job.method, p.job.settings)
+            if job not in self.running[p.job.name]:
+                self.done_before += p.resumed_at / p.steps
+            self.running[p.job.name][job] = p.step / p.steps
+        if moment.point is not None:
+            point = moment.point
+            self.points[point.task].append(point)
+            self.done_before += moment.stored
+            going = self.running[point.task]
+            self.running[point.task] = {job: share for job, share in going.items() if share < 1.0}
+
+    def lines(self, moment: Moment) -> None:
+        self.take(moment)
+        if moment.point is not None:
+            p = moment.point
+            count = len(self.points[p.task])
+            print(
+                f"{p.task} {count}/{self.jobs[p.task]}: {described(p)}: {_dev(p)} · {self.left()}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def left(self) -> str:
+        """How long it may yet take, if jobs cost alike."""
+        done = sum(len(points) for points in self.points.values())
+        done_now = done + sum(share for jobs in self.running.values() for share in jobs.values()) - self.done_before
+        if done_now <= 0:
+            return "time left unknown"
+        ahead = sum(self.jobs.values()) - self.done_before - done_now
+        return f"{seconds(max(0.0, ahead) * (time.monotonic() - self.began) / done_now)} left"
+
+    def table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold", caption=self.left(), caption_justify="left")
+        for name, side in (("task", "left"), ("done", "right"), ("running", "right"), ("waiting", "right"),
+                           ("best so far", "left"), ("validation", "right")):  # fmt: skip
+            table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+        for task, count in self.jobs.items():
+            points, running = self.points[task], len(self.running[task])
+            best = max((p for p in points if p.dev is not None), key=lambda p: p.dev or 0.0, default=None)
+            waiting = max(0, count - len(points) - running)
+            table.add_row(
+                task, str(len(points)), str(running), str(waiting),
+                "–" if best is None else described(best), "–" if best is None else _dev(best),
+            )  # fmt: skip
+        return table
+
+
+def described(point: Point) -> str:
+    """A point of the grid in a few words."""
+    s = point.settings
+    size = next((point.method[k] for k in ("size", "rank", "width", "number", "share") if point.method.get(k)), None)
+    name = point.method["type"] + (f"-{size}" if size is not None else "")
+    return f"{name} lr {s['learning_rate']:g} · {s['epochs']} epochs · seed {s['seed']}"
+
+
+def _dev(point: Point) -> str:
+    return "diverged" if point.dev is None else f"{100 * point.dev:.1f}"
