@@ -11,8 +11,8 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.inlay import Description, Inlay
 from intarsia.bank.store import Store
+from intarsia.bank.work import working_folder
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Example, Kind
@@ -136,7 +137,7 @@ class Bank:
         method = method or Bottleneck()
         job = Job(name, task, method, pooling, settings or Settings.for_method(method))
         method.check(self.encoder.shape)
-        with _working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
+        with working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
             if fresh:
                 (work / "state.safetensors").unlink(missing_ok=True)
             trained = train(job, self.encoder, state_file=work / "state.safetensors", watch=watch)
@@ -169,7 +170,7 @@ class Bank:
         jobs = [job for name in data for job in (grid or SMALL).jobs(name, data[name], pooling=pooling, **settings)]
         for job in jobs:
             job.method.check(self.encoder.shape)
-        with _working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as work:
+        with working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as work:
             sweep = Sweep(jobs, self.encoder, work, watch)
             sweep.run(together)
             found = {}
@@ -336,33 +337,10 @@ class Bank:
         found = []
         for folder in sorted((self.store.folder / "work").glob("*-*/")):
             with suppress(FileNotFoundError):  # the run has just ended
-                size = sum(file.stat().st_size for file in folder.iterdir())
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
                 if size:
                     found.append(Unfinished(folder.name.rpartition("-")[0], folder, size))
         return found
-
-
-@contextmanager
-def _working_folder(folder: Path) -> Iterator[Path]:
-    """A run's own folder, which no other process may work in at the same time."""
-    from filelock import FileLock, Timeout
-
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{folder}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BankError(
-            f"another process is learning this very task right now ({folder}). Wait for it to end."
-        ) from None
-    try:
-        yield folder
-    finally:
-        lock.release()
-        with suppress(OSError):
-            folder.rmdir()  # nothing was begun
-        if not folder.exists():
-            Path(f"{folder}.lock").unlink(missing_ok=True)
 
 
 def _stack(rows: Iterable[np.ndarray]) -> np.ndarray:

@@ -1,26 +1,24 @@
 """Attention over packed segments.
 
-Families whose attention comes from the `transformers` attention registry call `registered_attention` below; MPNet,
-which adds a relative position bias in code of its own, gets `MPNetCore` in place of its attention core; DeBERTa's
-disentangled attention (and its optional convolution) runs unchanged on a padded block inside `PaddedIsland`.
+Families whose attention comes from the `transformers` attention registry call `registered_attention` below; those with
+attention code of their own are served by `cores.py`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Bucket
 from intarsia.encoder.sites import PREFIX
 
 if TYPE_CHECKING:
-    from intarsia.encoder.routed import Pass, Switchboard
+    from intarsia.encoder.routed import Pass
 
 NAME = "intarsia"
 
@@ -314,94 +312,3 @@ def register() -> None:
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, registered_attention)
-
-
-class MPNetCore(nn.Module):
-    """MPNet's attention core over packed segments: its own projections, plus its shared relative position bias."""
-
-    def __init__(self, plain: Any, bias: MPNetBias, switchboard: Switchboard, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.q, self.k, self.v, self.o = plain.q, plain.k, plain.v, plain.o
-        self.heads, self.p = plain.num_attention_heads, plain.dropout.p
-        self.bias, self.switchboard = [bias], switchboard  # in a list: the bias is no submodule of the core
-
-    def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
-        current = self.switchboard.current
-        assert current is not None, "MPNet runs in a pass only"
-        batch: Batch = current.batch
-        shape = hidden_states.shape
-        q, k, v = (
-            linear(hidden_states).view(shape[0] * shape[1], self.heads, -1) for linear in (self.q, self.k, self.v)
-        )
-        if current.padded:
-            q, k, v = (x.index_select(0, batch.unpad) for x in (q, k, v))  # [N, H, D]
-        out = packed_attention(
-            q,
-            k,
-            v,
-            batch,
-            scale=1.0 / math.sqrt(q.shape[-1]),
-            p=self.p,
-            noise=current.noise,
-            relative=self.bias[0](max(batch.lengths)),
-            prefix=prefix_of(current, self.layer, self.heads),
-        )
-        if current.padded:
-            out = out.index_select(0, batch.whole.tokens)
-        return (self.o(out.reshape(shape)),)
-
-
-class MPNetBias:
-    """MPNet's relative position bias as a table over distances: [heads, 2 * longest - 1]."""
-
-    def __init__(self, encoder: Any) -> None:
-        self.encoder = encoder
-        self.table: Tensor | None = None
-        self.made_from: Tensor | None = None
-
-    def __call__(self, longest: int) -> Tensor:
-        weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
-        known = self.table if self.made_from is weight else None
-        if known is not None and known.device == weight.device and known.shape[1] >= 2 * longest - 1:
-            return known
-        distance = torch.arange(-longest + 1, longest, device=weight.device)
-        buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
-        table = weight[buckets].t().contiguous()
-        if not table.requires_grad:
-            self.table, self.made_from = table, weight
-        return table
-
-
-class PaddedIsland(nn.Module):
-    """Runs a module that knows padded batches only on a padded block, inside a packed pass (DeBERTa).
-
-    Padding enters this module, and no other.
-    """
-
-    def __init__(self, inner: Any, switchboard: Switchboard, *, convolution: bool = False) -> None:
-        super().__init__()
-        self.inner, self.switchboard, self.convolution = inner, switchboard, convolution
-
-    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        current = self.switchboard.current
-        if current is None or current.padded:
-            return self.inner(hidden_states, *args, **kwargs)
-        batch: Batch = current.batch
-        mask = ~batch.whole.padding  # [B, T]
-
-        def pad(x: Tensor) -> Tensor:
-            block = x[0].index_select(0, batch.whole.tokens)
-            block = block.index_fill(0, batch.whole.padded_places, 0.0)  # the convolution reads its neighbours
-            return block.view(*mask.shape, -1)
-
-        def unpad(x: Tensor) -> Tensor:
-            return x.reshape(-1, x.shape[-1]).index_select(0, batch.unpad)[None]
-
-        with current.as_padded():
-            if self.convolution:  # conv(hidden states, residual states, mask)
-                return unpad(self.inner(pad(hidden_states), pad(args[0]), mask.to(torch.long)))
-            square = mask[:, None, None, :] & mask[:, None, :, None]  # [B, 1, T, T]
-            kwargs.update(relative_pos=None)  # the module then builds it for the padded length
-            out = self.inner(pad(hidden_states), square, *args[1:], **kwargs)
-        return (unpad(out[0]), *out[1:])

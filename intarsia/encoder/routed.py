@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from intarsia.encoder import attention
+from intarsia.encoder import attention, cores
 from intarsia.encoder.frozen import FrozenLinear
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owned import Owned, Rows, Runs
@@ -307,10 +307,10 @@ def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
         path = f"{prefix}.{family.attention}"
         plain = model.get_submodule(path)
         if family.core == "mpnet":
-            _put(model, path, attention.MPNetCore(plain, _shared_bias(model), switchboard, layers[0]))
+            _put(model, path, cores.MPNetCore(plain, _shared_bias(model), switchboard, layers[0]))
         else:
             _pause_for_positions(plain, switchboard)
-            _put(model, path, attention.PaddedIsland(plain, switchboard))
+            _put(model, path, cores.PaddedIsland(plain, switchboard))
     if family.core == "deberta":
         _spare_deberta_squares(model.encoder, switchboard)
 
@@ -324,11 +324,11 @@ def _own_config(model: Any) -> Any:
     return own
 
 
-def _shared_bias(model: Any) -> attention.MPNetBias:
+def _shared_bias(model: Any) -> cores.MPNetBias:
     """One bias table for all layers; and the encoder no longer builds its own [N, N] one."""
     encoder = model.encoder
     if not hasattr(encoder, "intarsia_bias"):
-        encoder.intarsia_bias = attention.MPNetBias(encoder)
+        encoder.intarsia_bias = cores.MPNetBias(encoder)
         encoder.compute_position_bias = lambda *_, **__: None
     return encoder.intarsia_bias
 
@@ -349,7 +349,7 @@ def _pause_for_positions(module: Any, switchboard: Switchboard) -> None:
 def _spare_deberta_squares(encoder: Any, switchboard: Switchboard) -> None:
     """Keep DeBERTa's encoder from building [N, N] masks and positions over the whole packed stream."""
     if encoder.conv is not None:
-        encoder.conv = attention.PaddedIsland(encoder.conv, switchboard, convolution=True)
+        encoder.conv = cores.PaddedIsland(encoder.conv, switchboard, convolution=True)
     plain_mask, plain_positions = encoder.get_attention_mask, encoder.get_rel_pos
 
     def packed() -> bool:

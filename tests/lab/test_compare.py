@@ -107,15 +107,16 @@ def test_after_a_crash_nothing_is_repeated(
     encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[str, int, int]] = []
-    step = loop.Run.step
+    step = loop.step_together
 
-    def crashing(run: loop.Run, rows: Any) -> float:
+    def crashing(pairs: Any) -> list[float]:
+        ((run, _),) = pairs
         if crash and run.method.name == "lora" and run.state.step == 7:  # in the second epoch
             raise OSError("power cut")
         taken.append((run.method.name, run.job.settings.seed, run.state.step))
-        return step(run, rows)
+        return step(pairs)
 
-    monkeypatch.setattr(loop.Run, "step", crashing)
+    monkeypatch.setattr(loop, "step_together", crashing)
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE, "epochs": 2}
     crash = True
     with pytest.raises(OSError, match="power cut"):
@@ -131,7 +132,7 @@ def test_after_a_crash_nothing_is_repeated(
     assert ended[:3] == [("bitfit", 0, True), ("bitfit", 1, True), ("lora", 0, False)] and len(ended) == 6
     running = [moment for moment in seen if moment.info]
     assert all(moment.seconds_left is not None and 0 <= moment.share <= 1 for moment in running)
-    monkeypatch.setattr(loop.Run, "step", step)
+    monkeypatch.setattr(loop, "step_together", step)
     fresh = compare(task, ["lora"], **{**options, "folder": tmp_path / "fresh"})
     assert [r.test for r in found.row("lora").results] == [r.test for r in fresh.row("lora").results]
 
@@ -139,14 +140,15 @@ def test_after_a_crash_nothing_is_repeated(
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = loop.Run.step
+    step = loop.step_together
 
-    def diverging(run: loop.Run, rows: Any) -> float:
+    def diverging(pairs: Any) -> list[float]:
+        ((run, _),) = pairs
         if (run.method.name == "bitfit" and run.job.settings.seed == 1) or run.method.name == "ia3":
             raise IntarsiaError("training diverged")
-        return step(run, rows)
+        return step(pairs)
 
-    monkeypatch.setattr(loop.Run, "step", diverging)
+    monkeypatch.setattr(loop, "step_together", diverging)
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE}
     found = compare(task, ["ia3", "top-9", "bitfit", "layernorm"], **options)
     assert [row.name for row in found.rows] == ["ia3", "layernorm", "bitfit", "top-9"]
@@ -164,7 +166,7 @@ def test_a_full_disk_is_no_fault_of_the_method(
     def full(*_: Any) -> None:
         raise BankError("The disk is full")
 
-    monkeypatch.setattr(loop.Run, "step", full)
+    monkeypatch.setattr(loop, "step_together", full)
     with pytest.raises(BankError, match="disk"):
         compare(task, ["lora"], encoder=encoder, folder=tmp_path, **RECIPE)
     assert not list((tmp_path / "runs").iterdir())

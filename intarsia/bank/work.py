@@ -1,0 +1,32 @@
+"""The folder that a run works in, in its bank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from intarsia.errors import BankError
+
+
+@contextmanager
+def working_folder(folder: Path) -> Iterator[Path]:
+    """A run's own folder, which no other process may work in at the same time."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BankError(
+            f"another process is learning this very task right now ({folder}). Wait for it to end."
+        ) from None
+    try:
+        yield folder
+    finally:
+        lock.release()
+        with suppress(OSError):
+            folder.rmdir()  # nothing was begun
+        if not folder.exists():
+            Path(f"{folder}.lock").unlink(missing_ok=True)
