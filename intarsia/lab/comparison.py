@@ -106,6 +106,13 @@ class Row:
             "runs": [asdict(result) for result in self.results],
         }
 
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Row:
+        """The reverse of `to_dict`."""
+        reason = stored["problems"][0] if stored["parameters"] is None else None
+        results = tuple(Result(**run) for run in stored["runs"])
+        return cls(stored["name"], stored["method"], stored["parameters"], results, reason)
+
 
 def score_of(tests: Sequence[dict[str, Any]]) -> Score | None:
     """Of one run its bootstrap interval over test rows, of several their mean and its standard error."""
@@ -146,6 +153,13 @@ class Comparison:
             "no_bert": self.baseline,
             "provenance": self.provenance,
         }
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Comparison:
+        """The reverse of `to_dict`: what comparison.json holds, to be drawn again or read by a program."""
+        rows = tuple(Row.from_dict(row) for row in stored["rows"])
+        seeds, baseline = len(stored["seeds"]), stored["no_bert"]
+        return cls(stored["metric"], stored["kind"], seeds, rows, baseline, stored["provenance"])
 
 
 def in_order(rows: Sequence[Row]) -> tuple[Row, ...]:

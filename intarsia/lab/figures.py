@@ -39,36 +39,31 @@ class Point(NamedTuple):
 
 def tradeoff(found: Comparison) -> Figure:
     """Test score over trained parameters. Methods that train none stand at a place of their own at the left."""
-    figure = new_figure(8.0, 5.0)
-    axes = figure.add_subplot()
     points, zero, decades = _placed(found)
-    for kind, (colour, marker, _) in _KINDS.items():
-        of = [p for p in points if p.kind == kind]
-        if of:
-            values = [100 * p.score.value for p in of]
-            bars = [
-                [100 * (p.score.value - p.score.low) for p in of],
-                [100 * (p.score.high - p.score.value) for p in of],
-            ]
-            axes.errorbar(
-                [p.x for p in of], values, yerr=bars, fmt=marker, color=colour, capsize=3, markersize=6, elinewidth=1.2,
-                zorder=4,
-            )  # fmt: skip
+    figure = new_figure(8.0, 5.0 + 0.12 * max(0, len(points) - 9))
+    axes = figure.add_subplot()
+    for p in points:
+        value, low, high = (100 * v for v in p.score[:3])
+        colour, marker, _ = _KINDS[p.kind]
+        axes.vlines(p.x, low, high, color=colour, linewidth=1.2, alpha=0.6, zorder=3)
+        axes.plot([p.x, p.x], [low, high], marker="_", markersize=7, linestyle="", color=colour, alpha=0.6, zorder=3)
+        axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
     _scale(axes, found, zero, decades, points)
     lines = _lines(axes, found)
-    bounds = points[0].score.bounds if points else "95 % bootstrap"
-    what = f"standard error over {found.seeds} seeds" if bounds == "standard error" else "95 % bootstrap interval"
+    seeds = next((p.score.bounds for p in points), "") == "standard error"
+    what = f"standard error over {found.seeds} seeds" if seeds else "95 % bootstrap interval"
     axes.set_title(f"bars: {what}", fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     low, high = axes.get_ylim()  # with the lines
     axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= min(high, 100)])
     _legend(figure, {p.kind for p in points})
     figure.draw_without_rendering()  # the layout is settled: now it is known what is where
-    taken = [*_marks(axes, points), *(_pixels(axes, *axes.get_xlim(), y, y).grown(2) for y in lines)]
-    colours = {kind: colour for kind, (colour, _, _) in _KINDS.items()}
-    named = [(p.x, 100 * p.score.value, p.row.name, colours[p.kind]) for p in points]
-    if named:
-        put_labels(axes, named, taken, 9.5)
+    if points:
+        named = [(p.x, 100 * p.score.value, p.row.name, _KINDS[p.kind][0]) for p in points]
+        marks = [_pixels(axes, x, x, y, y).grown(6) for x, y, _, _ in named]
+        bars = [_pixels(axes, p.x, p.x, 100 * p.score.low, 100 * p.score.high).grown(2) for p in points]
+        bars += [_pixels(axes, *axes.get_xlim(), y, y).grown(1) for y in lines]
+        put_labels(axes, named, marks, bars, 9.5)
     return figure
 
 
@@ -156,15 +151,6 @@ def _lines(axes: Axes, found: Comparison) -> list[float]:
             va="center" if not close else "bottom" if y == top else "top", color=_GREY, annotation_clip=False,
         )  # fmt: skip
     return [y for y, _, _ in lines]
-
-
-def _marks(axes: Axes, points: list[Point]) -> list[Box]:
-    """What markers and error bars cover, in pixels."""
-    found = []
-    for p in points:
-        value, low, high = (100 * v for v in p.score[:3])
-        found += [_pixels(axes, p.x, p.x, value, value).grown(7), _pixels(axes, p.x, p.x, low, high).grown(5)]
-    return found
 
 
 def _pixels(axes: Axes, left: float, right: float, bottom: float, top: float) -> Box:

@@ -1,0 +1,49 @@
+"""The command line: every verb is one call of the library."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from intarsia import __version__
+from intarsia.cli.shared import app
+from intarsia.errors import IntarsiaError
+
+for _commands in ("tasks", "lab", "bank"):  # in the order of the help
+    import_module(f"intarsia.cli.{_commands}")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"intarsia {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point: an error that a user can mend becomes a message and exit code 2."""
+    from intarsia import console
+
+    try:
+        try:
+            app()
+        except IntarsiaError as error:
+            console.error(str(error))
+            sys.exit(2)
+        finally:
+            sys.stdout.flush()  # now, and not when the interpreter ends: there a failure is a noise
+    except BrokenPipeError:  # the reader has gone, as in `intarsia tasks --json | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,3 @@
+from intarsia.cli import main
+
+main()

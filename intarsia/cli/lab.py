@@ -1,0 +1,168 @@
+"""Commands that compare methods."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intarsia.cli.shared import (
+    DeviceOption,
+    JsonOption,
+    KindOption,
+    LabelColumn,
+    LimitOption,
+    PairColumn,
+    PoolingOption,
+    TextColumn,
+    app,
+)
+
+
+@app.command(rich_help_panel="The laboratory")
+def methods(
+    encoder: Annotated[
+        str | None,
+        typer.Option("--encoder", "-e", help="Count on this base.", show_default="minilm"),
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Time real steps instead of estimating.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the methods: what each trains, how many parameters, and what a training step costs."""
+    from intarsia import console
+    from intarsia.lab.catalogue import catalogue
+    from intarsia.lab.tables import methods_table
+
+    def watch(name: str) -> None:
+        console.err.print(f"measuring {name}", markup=False)
+
+    found = catalogue(encoder, measure=measure, watch=None if json else watch)
+    console.print_json(found.to_dict()) if json else console.print_parts(methods_table(found))
+
+
+@app.command(rich_help_panel="The laboratory")
+def compare(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].", show_default=False)
+    ],
+    methods: Annotated[
+        str,
+        typer.Option("--methods", "-m", help="The methods, with commas between; [cyan]intarsia methods[/] lists them."),
+    ] = "houlsby-64,pfeiffer,lora,bitfit,layernorm,top-2,features,full,lt-sft-0.5%",
+    seeds: Annotated[int, typer.Option(help="Train each method so many times, with the seeds 0, 1, 2 …")] = 3,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results and figures go.")
+    ] = Path("comparison"),
+    no_bert: Annotated[
+        float | None,
+        typer.Option("--no-bert", metavar="MINUTES", help="Also search so long for a model without a transformer."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder",
+            "-e",
+            show_default="minilm",
+            help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name.",
+        ),
+    ] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: KindOption = None,
+    limit: LimitOption = None,
+    pooling: PoolingOption = "mean",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", "--lr", help="The same for all methods.", show_default="each method's own"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+    ] = None,
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Compare methods on one task: parameters, score and time of each, on the same rows, with several seeds.
+
+    Prints a table, and writes comparison.json, tradeoff.png and comparison.html to the output folder. Every run is
+    kept there when it ends: the same command goes on where it was interrupted, and draws anew where it had ended.
+    """  # fmt: skip
+    import shlex
+
+    from intarsia import console
+    from intarsia.lab.compare import compare as run
+    from intarsia.lab.progress import comparison_bar
+    from intarsia.methods import parse
+    from intarsia.tasks import load_data
+
+    chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit)  # type: ignore[arg-type]
+    if not json:
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
+        console.err.print(f"{what}; {rows} ({task.source['split']}); {runs}", markup=False)
+    try:
+        with comparison_bar(quiet=json) as watch:
+            found = run(
+                task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+                learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
+                metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.err.print("Interrupted. The same command goes on from the last stored step.")
+        raise typer.Exit(130) from None
+    from intarsia.lab.tables import comparison_table
+    from intarsia.lab.written import FILES
+
+    if json:
+        console.print_json(found.to_dict())
+    else:
+        console.print_parts(comparison_table(found))
+        console.say(f"\nwritten: {', '.join(str(output / name) for name in FILES)}")
+
+
+@app.command(rich_help_panel="The laboratory")
+def baseline(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].")],
+    minutes: Annotated[float, typer.Option(help="How long to search; what has begun is finished.")] = 5.0,
+    candidates: Annotated[int | None, typer.Option(help="Try so many instead, which can be repeated exactly.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: KindOption = None,
+    limit: LimitOption = None,
+    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    seed: Annotated[int, typer.Option(help="For the split, the draws and the fits.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Search for the best model without a pretrained transformer, to know whether one helps at all.
+
+    N-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks. The best by
+    the validation part is scored on the test part, with a 95 % interval. Nothing is stored.
+    """
+    from intarsia import console
+    from intarsia.lab.no_bert import search
+    from intarsia.lab.progress import search_status
+    from intarsia.tasks import load_data
+
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    if not json:
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        console.err.print(f"baseline: {what}; {rows} ({task.source['split']})")
+    with search_status(quiet=json) as watch:
+        found = search(task, minutes, seed, metric, watch, candidates=candidates)
+    if json:
+        console.print_json(found.to_dict())
+        return
+    best = [[str(t.candidate), f"{100 * (t.dev or 0):.1f}", f"{t.seconds:.1f}s"] for t in found.best(5)]
+    console.out.print(console.table([f"best of {len(found.tried)} by dev", found.metric, "time"], best))
+    console.say(found.summary())

@@ -1,0 +1,63 @@
+"""The application, and the options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from intarsia.bank.bank import Bank
+
+app = typer.Typer(
+    name="intarsia",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Many text tasks as small inlays over one frozen transformer.
+
+    Each task is learned as a small file, beside a base that never changes. Learning one task never touches another,
+    and one pass through the base answers all of them.
+
+    [bold]A first task[/]: a CSV file with the columns [cyan]text[/] and [cyan]label[/]:
+
+      intarsia learn spam spam.csv\n
+      intarsia predict spam "You have won a prize!"\n
+      intarsia tasks
+
+    Bad input ends with exit code 2 and a message that says what to do; nothing is lost.""",
+)
+
+BankOption = Annotated[
+    Path, typer.Option("--bank", "-b", envvar="INTARSIA_BANK", help="The bank's folder.", show_default=True)
+]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder", "-e", show_default="the bank's own, or minilm",
+        help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank remembers its own; name "
+        "it to begin a bank, or when its folder has moved.",
+    ),
+]  # fmt: skip
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
+TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="found")]
+PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="found")]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", help="label, labels (several of n) or score.", show_default="found")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at most so many training examples.")]
+PoolingOption = Annotated[
+    str, typer.Option("--pooling", help="What the head reads: mean, cls, pooler or trained-pooler.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …")]
+
+
+def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu") -> Bank:
+    from intarsia.bank.bank import Bank
+
+    return Bank(bank, encoder, device=device)

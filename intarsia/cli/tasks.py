@@ -1,0 +1,246 @@
+"""Commands that learn, ask and score tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intarsia.cli.shared import (
+    BankOption,
+    DeviceOption,
+    EncoderOption,
+    JsonOption,
+    KindOption,
+    LabelColumn,
+    LimitOption,
+    PairColumn,
+    PoolingOption,
+    TaskArgument,
+    TextColumn,
+    app,
+    open_bank,
+)
+from intarsia.errors import IntarsiaError
+
+
+@app.command(rich_help_panel="Tasks")
+def learn(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the task.", show_default=False)],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A file (.csv .tsv .jsonl .parquet, also .gz .zst), a folder with train/dev/test files, or a hub data "
+            "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
+            show_default=False,
+        ),
+    ],
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: KindOption = None,
+    limit: LimitOption = None,
+    method: Annotated[
+        str,
+        typer.Option("--method", "-m", help="The method and its size; [cyan]intarsia methods[/] lists them."),
+    ] = "houlsby-64",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
+    ] = None,
+    pooling: PoolingOption = "mean",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.", show_default="the method's"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")] = None,
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
+    device: DeviceOption = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Learn a task from labelled texts.
+
+    The best epoch by the validation part is kept; its score on the test part is printed with a 95 % interval.
+    Where the data has no parts of its own they are split off: 80/10/10, stratified, equal texts on one side.
+    A run that was interrupted, even killed, goes on where it was when started again with the same arguments.
+    """  # fmt: skip
+    from intarsia import console
+    from intarsia.methods import parse
+    from intarsia.tasks import load_data
+
+    chosen = parse(method, option or ())
+    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    from intarsia.train.job import Settings
+
+    settings = Settings.for_method(
+        chosen,
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        max_length=max_length,
+        patience=patience,
+        metric=metric,
+        seed=seed,
+    )
+    opened = open_bank(bank, encoder, device)
+    if not json:
+        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
+    with console.training_bar(name, quiet=json) as watch:
+        try:
+            entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            console.err.print("Interrupted. The same command goes on from the last stored step.")
+            raise typer.Exit(130) from None
+    from intarsia.tables import entry_dict, learned
+
+    console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
+
+
+@app.command(rich_help_panel="Tasks")
+def sweep(
+    data: Annotated[
+        list[str],
+        typer.Argument(metavar="DATA…", help="Files or folders, each a task named after it.", show_default=False),
+    ],
+    grid: Annotated[
+        str, typer.Option(help="small (9 jobs), paper (90 jobs), or a .toml file with lists of what to try.")
+    ] = "small",
+    name: Annotated[str | None, typer.Option(help="The task's name, where there is one DATA.")] = None,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    kind: KindOption = None,
+    limit: LimitOption = None,
+    pooling: PoolingOption = "mean",
+    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
+    together: Annotated[
+        int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
+    ] = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Try a grid of settings for one or many tasks at once, and keep the best of each.
+
+    All jobs share passes through the frozen base, and each ends where it would have ended alone. The best is chosen by
+    the validation part and scored once on the test part. A sweep that was interrupted, even killed, goes on where it
+    was when started again with the same arguments.
+    """
+    from intarsia import console
+    from intarsia.bank.sweep_table import sweep_table
+    from intarsia.tasks import load_data
+    from intarsia.train.grid import read_grid
+
+    chosen = read_grid(grid)
+    if name is not None and len(data) > 1:
+        raise IntarsiaError(
+            f"one --name was given for {len(data)} tasks; leave it out, and each is named after its data."
+        )
+    names = [name or Path(source).name.split(".")[0] for source in data]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise IntarsiaError(f"two tasks would be called {twice[0]!r}; sweep them one at a time, with --name.")
+    options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
+    tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
+    opened = open_bank(bank, encoder, device)
+    with sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
+        try:
+            found = opened.sweep(
+                tasks,
+                chosen,
+                pooling=pooling,  # type: ignore[arg-type]
+                together=together,
+                watch=watch,
+                max_length=max_length,
+                metric=metric,
+            )
+        except KeyboardInterrupt:
+            console.err.print("Interrupted. The same command goes on from the last stored step.")
+            raise typer.Exit(130) from None
+    from intarsia.tables import entry_dict, learned
+
+    if json:
+        console.print_json({n: entry_dict(entry) for n, entry in found.items()})
+        return
+    for entry in found.values():
+        console.say(learned(entry))
+
+
+@app.command(rich_help_panel="Tasks")
+def predict(
+    name: TaskArgument,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; none: one a line from standard input.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts from a data file instead.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file, .jsonl or .csv, instead of the screen.")
+    ] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    format: Annotated[
+        str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")
+    ] = None,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
+
+    Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
+    texts of an argument or a line are separated by a tab.
+    """
+    from intarsia import answers
+
+    requests = answers.gather(texts, file, text, pair)
+    answers.write(open_bank(bank, encoder, device).predict(name, requests), requests, output, format)
+
+
+@app.command(rich_help_panel="Tasks")
+def evaluate(
+    name: TaskArgument,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder whose test part is used.")],
+    metric: Annotated[str | None, typer.Option(help="Another metric than the task's own.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+    device: DeviceOption = "cpu",
+    json: JsonOption = False,
+) -> None:
+    """Score a task on labelled data, with a 95 % bootstrap interval."""
+    from intarsia import console
+
+    result = open_bank(bank, encoder, device).evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
+    i = result.interval
+    if json:
+        console.print_json(
+            {"task": name, "metric": result.metric, "value": i.value, "low": i.low, "high": i.high,
+             "examples": result.examples}
+        )  # fmt: skip
+    else:
+        console.say(
+            f"{name}: {result.metric} {100 * i.value:.1f} (95 % interval {100 * i.low:.1f} to {100 * i.high:.1f}) "
+            f"on {result.examples:,} examples"
+        )
