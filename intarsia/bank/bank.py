@@ -8,8 +8,6 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from intarsia import provenance
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.inlay import Description, Inlay
@@ -205,7 +204,7 @@ class Bank:
                 "history": state.history,
             },
             data={**job.data.source, "pairs": job.data.pairs},
-            versions=_versions(),
+            versions=provenance.versions(),
             parents=(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
@@ -378,8 +377,3 @@ def _text_and_pair(text: Text, inlay: Description) -> tuple[str, str | None]:
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
     """Tuples as lists, as JSON will give them back."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}
-
-
-def _versions() -> dict[str, str]:
-    packages = ("intarsia", "torch", "transformers", "tokenizers", "safetensors")
-    return {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in packages}}

@@ -18,9 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia import files
+from intarsia import files, provenance
 from intarsia.errors import IntarsiaError
-from intarsia.lab import provenance
 from intarsia.lab.bench import Bench, Watch
 from intarsia.lab.comparison import Comparison, in_order
 from intarsia.methods import Method, parse

@@ -19,7 +19,7 @@ from intarsia.lab.bench import Moment
 from intarsia.lab.compare import compare
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff
-from intarsia.lab.labels import Box, offsets
+from intarsia.lab.labels import Box, places
 from intarsia.lab.tables import comparison_rows
 from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
@@ -62,7 +62,7 @@ def test_rows_stand_by_their_parameters(finished: tuple[Comparison, Path]) -> No
 def test_what_is_written(finished: tuple[Comparison, Path], encoder: Encoder, task: TaskData) -> None:
     found, folder = finished
     stored = json.loads((folder / "comparison.json").read_text())
-    assert stored == json.loads(json.dumps(found.to_dict()))
+    assert stored == json.loads(json.dumps(found.to_dict())) and Comparison.from_dict(stored) == found
     assert set(stored) == {"format", "metric", "kind", "seeds", "rows", "no_bert", "provenance"}
     known = stored["provenance"]
     assert set(known) == {
@@ -156,6 +156,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     assert table["top-9"][0] == "–" and table["top-9"][2] == "not here" and "3" in found.row("top-9").problems[0]
     assert table["ia3"][2] == "failed" and found.row("ia3").score is None and len(found.row("ia3").problems) == 2
     assert "[1 of 2 seeds]" in table["bitfit"][2] and found.row("bitfit").problems == ["seed 1: training diverged"]
+    assert Comparison.from_dict(found.to_dict()) == found
     again = compare(task, ["ia3"], **options)  # known to diverge: not tried again
     assert again.row("ia3").problems and (tmp_path / "tradeoff.png").is_file()
 
@@ -266,7 +267,7 @@ def test_no_name_covers_another_or_a_point(encoder: Encoder) -> None:
     points, zero, _ = _placed(found)
     for point in points:
         x, y = axes.transData.transform((point.x, 100 * point.score.value))
-        assert not any(box.holds(x, y) for box in boxes)
+        assert not any(box.holds((x, y)) for box in boxes)
     assert zero is not None and min(point.x for point in points) == zero
     assert axes.get_xticklabels()[0].get_text() == "head only"
     dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
@@ -282,12 +283,25 @@ def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None
     assert moved[0] < points[0].x < moved[1] and moved[2] == points[0].x  # the last is far above or below
 
 
-def test_names_far_from_the_edge_take_the_nearest_place() -> None:
-    inside = Box(0, 0, 1000, 1000)
-    ((dx, dy),) = offsets([(500, 500)], [(40, 10)], [], inside)
-    assert dx > 0 and dy == 0
-    ((dx, dy),) = offsets([(990, 500)], [(40, 10)], [], inside)
-    assert dx <= 0 or dy != 0
+def test_a_name_takes_the_nearest_free_place() -> None:
+    inside, size = Box(0, 0, 1000, 1000), (40.0, 10.0)
+    (free,) = places([(500, 500)], [size], [], [], inside, 1.0)
+    assert free.offset[0] > 0 and free.offset[1] == 0 and free.line is None
+    (edge,) = places([(990, 500)], [size], [], [], inside, 1.0)
+    assert edge.box.outside(inside) == 0
+    wall = Box(460, 470, 540, 530)  # all that is near is taken
+    (far,) = places([(500, 500)], [size], [wall], [], inside, 1.0)
+    assert far.box.overlap(wall) == 0 and far.line is not None
+    both = places([(500, 500), (503, 500)], [size, size], [], [], inside, 1.0)
+    assert both[0].box.overlap(both[1].box) == 0
+
+
+def test_a_line_through_a_box() -> None:
+    box = Box(0, 0, 10, 10)
+    assert box.crossed((-5, 5), (15, 5)) and box.crossed((5, 5), (6, 6)) and box.crossed((-1, -1), (11, 11))
+    assert (
+        not box.crossed((-5, 5), (-1, 5)) and not box.crossed((-5, 11), (15, 11)) and not box.crossed((-9, 0), (0, 19))
+    )
 
 
 def test_a_folder_of_an_encoder_is_enough(tmp_path: Path) -> None:
