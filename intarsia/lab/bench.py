@@ -145,18 +145,20 @@ class Bench:
         path = self.folder / f"no-bert-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.json"
         moment = Moment(NO_BERT, 0, self.methods, self.methods)
         with suppress(OSError, ValueError):
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            return _counted(json.loads(path.read_text(encoding="utf-8")))
         self.watch(dataclasses.replace(moment, share=1.0, seconds_left=60 * minutes))
 
         def watch(p: no_bert.Progress) -> None:
-            self.watch(dataclasses.replace(moment, info=str(p), share=p.share, seconds_left=p.seconds_left))
+            best = "" if p.best is None else f" · {p.metric} {100 * (p.best.dev or 0.0):.1f}"
+            info = f"{p.done} tried{best}"
+            self.watch(dataclasses.replace(moment, info=info, share=p.share, seconds_left=p.seconds_left))
 
         try:
             found = no_bert.search(task, minutes, metric=self.metric, watch=watch).to_dict()
         except IntarsiaError as error:
             found = {"metrics": None, "reason": str(error)}
         files.replace(path, [json.dumps(found, indent=1).encode()])
-        return found
+        return _counted(found)
 
     def tidy(self) -> None:
         """Remove the working files of this comparison; those of another one, which may yet go on, stay."""
@@ -177,20 +179,28 @@ class Bench:
         result: Result | None = None,
         stored: bool = False,
     ) -> None:
-        from intarsia.console import describe
-
         done, busy = self.done_work + running[0], self.busy + running[1]
         left = None if done <= 0 else busy * (self.all_work - done) / done + self.search_seconds
         self.watch(
             dataclasses.replace(
                 moment,
-                info="" if progress is None else describe(progress),
+                info="" if progress is None else _info(progress),
                 share=done / self.all_work if self.all_work else 1.0,
                 seconds_left=left,
                 result=result,
                 stored=stored,
             )
         )
+
+
+def _info(p: Progress) -> str:
+    validation = "" if p.validation is None else f" · {p.metric} {100 * p.validation:.1f}"
+    return f"epoch {p.epoch}/{p.epochs}{validation}"
+
+
+def _counted(found: dict[str, Any]) -> dict[str, Any]:
+    """A search, with the number of what it tried instead of thousands of lines."""
+    return {**found, "tried": len(found.get("tried", ()))}
 
 
 def _head(job: Job) -> Head:

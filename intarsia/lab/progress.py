@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from intarsia.lab.bench import Moment, Watch
     from intarsia.lab.comparison import Result
 
+_BAR = 14  # columns
+
 
 @contextmanager
 def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
@@ -26,7 +28,7 @@ def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.percentage:3.0f}%")
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=_BAR), TextColumn("{task.percentage:3.0f}%")
         with Bar(*columns, TextColumn("{task.fields[info]}"), console=err) as bar:
             task = bar.add_task("reading", total=1.0, info="")
 
@@ -34,7 +36,10 @@ def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
                 if moment.result is not None:
                     bar.console.print(f"{moment.title}: {ended(moment.result, moment.stored)}", markup=False)
                 info = " · ".join(part for part in (_left(moment), moment.info) if part)
-                bar.update(task, description=moment.title, completed=moment.share, info=info)
+                room = (
+                    err.width - len(moment.title) - _BAR - len(" 100% ") - 2
+                )  # what is too long would squeeze the rest
+                bar.update(task, description=moment.title, completed=moment.share, info=info[: max(0, room)])
 
             yield watch
 

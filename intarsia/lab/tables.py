@@ -118,8 +118,8 @@ def comparison_notes(found: Comparison) -> list[str]:
         if found.baseline_score is None:
             notes.append(f"no BERT: {found.baseline['reason']}")
         else:
-            winner, tried = found.baseline["winner"]["name"], len(found.baseline["tried"])
-            notes.append(f"no BERT: {winner}, the best of {tried} on dev, with a 95 % bootstrap interval.")
+            winner, tried = found.baseline["winner"]["name"], found.baseline["tried"]
+            notes.append(f"no BERT: {winner}, the best of {tried:,} on dev, with a 95 % bootstrap interval.")
     return notes
 
 

@@ -286,8 +286,9 @@ def test_without_noise_a_gate_is_at_its_middle() -> None:
     alpha = torch.tensor([-9.0, -0.1, 0.0, 0.4, 1.0, 5.0])
     middle = (3 * alpha.sigmoid() - 1.5).clamp(0, 1)
     assert torch.allclose(gates(DiffPruning(structured=False), alpha), middle)
-    assert torch.allclose(gates(DiffPruning(structured=True), alpha, group=0.4), middle * (3 * torch.tensor(0.4).sigmoid() - 1.5))
-    assert not gates(DiffPruning(structured=True), alpha, group=-1.0).any()  # a closed group closes all
+    grouped = DiffPruning(structured=True)
+    assert torch.allclose(gates(grouped, alpha, group=0.4), middle * (3 * torch.tensor(0.4).sigmoid() - 1.5))
+    assert not gates(grouped, alpha, group=-1.0).any()  # a closed group closes all
 
 
 @pytest.mark.parametrize("structured", [False, True])
