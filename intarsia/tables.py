@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from intarsia.console import number, seconds, size, table
+from intarsia.methods import short_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,7 +68,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
                 entry.name,
                 str(entry.version),
                 _kind(header),
-                method_name(header.method),
+                short_name(header.method),
                 test_score(header.metrics),
                 number(header.parameters["total"]),
                 f"{header.parameters['total'] / cost.base:.2%}",
@@ -144,11 +145,6 @@ def test_score(metrics: dict[str, Any]) -> str:
         return "–"
     value, low, high = (100 * test[k] for k in ("value", "low", "high"))
     return f"{value:.1f} ({low:.1f}–{high:.1f})"
-
-
-def method_name(method: dict[str, Any]) -> str:
-    name = {"bottleneck": "houlsby"}.get(method["type"], str(method["type"]))
-    return f"{name}-{method['size']}" if "size" in method else name
 
 
 def _parameters(counts: dict[str, int]) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from intarsia.console import err, seconds
+from intarsia.methods import short_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,9 +103,7 @@ class Board:
 def described(point: Point) -> str:
     """A point of the grid in a few words."""
     s = point.settings
-    size = next((point.method[k] for k in ("size", "rank", "width", "number", "share") if point.method.get(k)), None)
-    name = point.method["type"] + (f"-{size}" if size is not None else "")
-    return f"{name} lr {s['learning_rate']:g} · {s['epochs']} epochs · seed {s['seed']}"
+    return f"{short_name(point.method)} lr {s['learning_rate']:g} · {s['epochs']} epochs · seed {s['seed']}"
 
 
 def _dev(point: Point) -> str:

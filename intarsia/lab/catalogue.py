@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.lab import cost
-from intarsia.methods import PRESETS, Method, Pfeiffer, parse, to_dict
+from intarsia.methods import PRESETS, Method, Pfeiffer, parse, short_name, to_dict
 
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
@@ -115,11 +116,10 @@ def shape_of(source: str | Path) -> Shape:
 
 def sized_name(preset: str, shape: Shape) -> str:
     """A preset's name with its default size: houlsby-64, lt-sft-0.5%."""
-    method, option = parse(preset), PRESETS[preset].size
-    if option is None or preset == "features":
-        return preset
-    size = method.width(shape) if isinstance(method, Pfeiffer) else getattr(method, option)
-    return f"{preset}-{100 * size:g}%" if isinstance(size, float) else f"{preset}-{size}"
+    method = parse(preset)
+    if isinstance(method, Pfeiffer):
+        method = dataclasses.replace(method, size=method.width(shape))
+    return short_name(to_dict(method))
 
 
 def _reason(method: Method, shape: Shape) -> str | None:

@@ -98,6 +98,25 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     return preset.kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
 
 
+def short_name(config: Mapping[str, Any]) -> str:
+    """A stored method as one would write it on the command line, without its lesser options: `houlsby-64`."""
+
+    def fits(preset: Preset) -> bool:
+        told = preset.options.items()
+        return preset.kind.name == config["type"] and all(
+            bool(config.get(k)) if k == preset.size else config.get(k) == v for k, v in told
+        )
+
+    found = [(name, preset) for name, preset in PRESETS.items() if fits(preset)]
+    if not found:
+        return str(config["type"])
+    name, preset = max(found, key=lambda pair: len(pair[1].options))  # of equal ones the first
+    size = None if preset.size is None or config.get("entries") else config.get(preset.size)
+    if not size:
+        return name
+    return f"{name}-{100 * size:g}%" if isinstance(size, float) else f"{name}-{size}"
+
+
 def _value(key: str, text: str, annotation: str) -> Any:
     """An option's text as its annotated type."""
     try:
@@ -133,5 +152,5 @@ def layer_span(text: str) -> tuple[int, ...]:
 __all__ = [
     "IA3", "METHODS", "PAL", "PRESETS", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full",
     "LayerNorms", "LoRA", "LotteryTicket", "Method", "Pfeiffer", "Prefix", "Preset", "Spec", "TopLayers",
-    "from_dict", "parse", "running_key", "to_dict",
+    "from_dict", "parse", "running_key", "short_name", "to_dict",
 ]  # fmt: skip

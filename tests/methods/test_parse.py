@@ -28,6 +28,7 @@ from intarsia.methods import (
     from_dict,
     parse,
     running_key,
+    short_name,
     to_dict,
 )
 from intarsia.train.job import Settings
@@ -187,3 +188,15 @@ def test_every_method_describes_itself_and_its_recipe_is_valid(kind: type[Method
     settings = Settings.for_method(method)
     for option, value in kind.recipe.items():
         assert getattr(settings.adam if option == "eps" else settings, option) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "houlsby-64", "single-8", "attention-only-8", "parallel-16", "pfeiffer", "pfeiffer-24", "bapna-64", "pal-204",
+        "lora-4", "ia3", "prefix-16", "bitfit", "layernorm", "lt-sft-0.5%", "diff-pruning-1%", "top-2", "full",
+        "features", "features-mlp-256", "features-mix",
+    ],
+)  # fmt: skip
+def test_the_short_name_is_what_was_written(text: str) -> None:
+    assert short_name(to_dict(parse(text))) == text
