@@ -190,14 +190,14 @@ class Bank:
             name=job.name,
             kind=job.data.kind,
             labels=tuple(job.data.labels),
-            method=_plain(job.describe()["method"]),
+            method=job.describe()["method"],
             head={**trained.head.to_dict(), **trained.answers.to_dict()},
             encoder={k: v for k, v in _description(self.encoder).items() if k != "parameters"},
             tensors={k: v.cpu() for k, v in trained.tensors.items()},
             parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
             metrics={"metric": trained.metric, "dev": state.best, "best_epoch": state.best_epoch},
             training={
-                **_plain({k: v for k, v in job.describe().items() if k != "method"}),
+                **{k: v for k, v in job.describe().items() if k != "method"},
                 "steps": state.step,
                 "tokens": state.tokens,
                 "seconds": round(state.seconds, 1),
@@ -372,8 +372,3 @@ def _text_and_pair(text: Text, inlay: Description) -> tuple[str, str | None]:
     if not wants_pair:
         raise IntarsiaError(f"the task {inlay.name!r} is over single texts, but a pair was given.")
     return text[0], text[1]
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Tuples as lists, as JSON will give them back."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}

@@ -104,8 +104,10 @@ class Sweep:
         return [point.brief() for point in self.points.values() if point.task == task]
 
     def _best(self, task: str) -> Point | None:
-        found = [p for p in self.points.values() if p.task == task and p.dev is not None]
-        return max(found, key=lambda p: p.dev or 0.0, default=None)  # of equal ones the first
+        """Of equal ones the first that ended: the one whose tensors were kept."""
+        ended = [p for p in self.points.values() if p.task == task and p.dev is not None]
+        found = [p for p in ended if self._tensor_file(p.key).is_file()]
+        return max(found, key=lambda p: p.dev or 0.0, default=None)
 
     def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
         key = job.key(self.encoder.fingerprint)
@@ -119,14 +121,15 @@ class Sweep:
                 **known, dev=state.best, reason=None, best_epoch=state.best_epoch, steps=state.step,
                 seconds=round(state.seconds, 1),
             )  # fmt: skip
-            before = self._best(job.name)
-            if before is None or (point.dev or 0.0) > (before.dev or 0.0):
-                self._keep(key, result)
-                if before is not None:
-                    self._tensor_file(before.key).unlink(missing_ok=True)
+        before = self._best(job.name)
+        better = point.dev is not None and (before is None or point.dev > (before.dev or 0.0))
+        if better and not isinstance(result, IntarsiaError):
+            self._keep(key, result)
         files.replace(self._point_file(key), [json.dumps(asdict(point)).encode()])
-        shutil.rmtree(self.folder / key, ignore_errors=True)
         self.points[key] = point
+        if better and before is not None:  # only now: a kill at any moment leaves the best one's tensors
+            self._tensor_file(before.key).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / key, ignore_errors=True)
         self.watch(Moment(point=point))
 
     def _keep(self, key: str, trained: Trained) -> None:

@@ -79,7 +79,7 @@ class Bench:
     def _row(self, number: int, name: str, jobs: list[Job]) -> Row:
         method, shape, reason = jobs[0].method, self.encoder.shape, self.reasons[name]
         if reason is not None:
-            return Row(name, _plain(to_dict(method)), None, (), reason)
+            return Row(name, to_dict(method), None, (), reason)
         head = _head(jobs[0]).count(shape, method.row_width(shape))
         counts = {"method": method.count(shape), "head": head, "base": shape.parameters}
         results = []
@@ -89,7 +89,7 @@ class Bench:
             result = known or self._train(job, moment)
             results.append(result)
             self._tell(moment, result=result, stored=known is not None)
-        return Row(name, _plain(to_dict(method)), counts, tuple(results))
+        return Row(name, to_dict(method), counts, tuple(results))
 
     def _train(self, job: Job, moment: Moment) -> Result:
         from intarsia.train.loop import train
@@ -110,8 +110,8 @@ class Bench:
             self._tell(moment, progress=p, running=(done, time.monotonic() - began))
 
         known: dict[str, Any] = {
-            "key": key, "seed": job.settings.seed, "method": _plain(to_dict(job.method)), "metric": self.metric,
-            "settings": {k: v for k, v in _plain(job.describe()).items() if k != "method"},
+            "key": key, "seed": job.settings.seed, "method": to_dict(job.method), "metric": self.metric,
+            "settings": {k: v for k, v in job.describe().items() if k != "method"},
         }  # fmt: skip
         try:
             trained = train(job, self.encoder, state_file=state_file, watch=watch)
@@ -246,8 +246,3 @@ def _score(job: Job, trained: Trained, encoder: Encoder) -> Interval:
     predictor = Predictor(encoder, lambda _: inlay, slots=1)
     rows = np.stack(predictor.predict([("", segment) for segment in segments]))
     return bootstrap(trained.metric, answers.gold(test), answers.decide(rows), labels=answers.labels)
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As JSON will give it back."""
-    return dict(json.loads(json.dumps(value)))

@@ -180,7 +180,8 @@ class Plain:
 
 def to_dict(method: Any) -> dict[str, Any]:
     """A method's config as plain JSON values."""
-    return {"type": method.name, **dataclasses.asdict(method)}
+    options = dataclasses.asdict(method).items()
+    return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options}}
 
 
 def running_key(method: Any) -> tuple[Any, ...]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from families import opinions, tiny_with_words
 
 import intarsia
-from intarsia.bank.sweep import Moment
+from intarsia import files
+from intarsia.bank.sweep import Moment, Sweep
 from intarsia.errors import IntarsiaError
 from intarsia.tasks import load_data
 from intarsia.train.grid import PAPER, SMALL, Grid, read_grid
+from intarsia.train.loop import train
 
 GRID = Grid(("houlsby-4", "lora-2"), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,))
 
@@ -84,6 +88,49 @@ def test_a_killed_sweep_repeats_no_finished_job(tmp_path: Path) -> None:
     found = bank.sweep(tasks, GRID, together=2, watch=note)
     assert [key for key, stored in again if stored] == seen
     assert len(again) == GRID.size == len(found["task"].header.training["grid"])
+
+
+def test_a_killed_sweep_whose_points_are_equal_keeps_the_one_it_stored(tmp_path: Path) -> None:
+    """Equal scores, ended in another order than the grid's: the tensors on disk are those of the first to end."""
+    encoder = tiny_with_words()
+    task = load_data(opinions(60))
+    jobs = GRID.jobs("task", task)
+    keys = [job.key(encoder.fingerprint) for job in jobs]
+    ended = {job.key(encoder.fingerprint): train(job, encoder) for job in jobs[:2]}
+    for trained in ended.values():
+        trained.state.best = 0.5
+    sweep = Sweep(jobs, encoder, tmp_path)
+    for job in (jobs[1], jobs[0]):
+        sweep._done(job, ended[job.key(encoder.fingerprint)])
+    again = Sweep(jobs, encoder, tmp_path)  # reads its points in the order of the grid
+    assert list(again.points) == keys[:2]
+    chosen, trained = again.best("task")
+    assert chosen == jobs[1]
+    assert all(torch.equal(t, ended[keys[1]].tensors[name]) for name, t in trained.tensors.items())
+
+
+def test_a_kill_while_a_better_point_is_stored_leaves_a_best_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = tiny_with_words()
+    jobs = GRID.jobs("task", load_data(opinions(60)))
+    worse, better = train(jobs[0], encoder), train(jobs[1], encoder)
+    worse.state.best, better.state.best = 0.4, 0.6
+    sweep = Sweep(jobs, encoder, tmp_path)
+    sweep._done(jobs[0], worse)
+    replace, count = files.replace, [0]
+
+    def cut(*arguments: Any) -> None:
+        count[0] += 1
+        if count[0] == 2:  # the tensors are written, the point is not
+            raise OSError("power cut")
+        replace(*arguments)
+
+    monkeypatch.setattr(files, "replace", cut)
+    with pytest.raises(OSError, match="power cut"):
+        sweep._done(jobs[1], better)
+    again = Sweep(jobs, encoder, tmp_path)
+    assert len(again.points) == 1 and again.best("task")[0] == jobs[0]
 
 
 def test_a_sweep_in_which_all_diverge_says_so(tmp_path: Path) -> None:
