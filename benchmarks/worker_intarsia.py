@@ -17,7 +17,8 @@ from intarsia.methods import to_dict
 from intarsia.serve.predictor import Predictor
 from intarsia.tasks.heads import Head
 from intarsia.train.job import Job
-from intarsia.train.loop import Run
+from intarsia.train.run import Run
+from intarsia.train.step import step_together
 
 SPREAD = 0.05  # of the weights of a randomised task
 
@@ -63,7 +64,7 @@ class Worker:
         for batch in texts:
             self.batches.append(list(range(at, at + len(batch))))
             at += len(batch)
-        real = [sum(len(self.run.segments["train"][r].ids) for r in batch) for batch in self.batches]
+        real = [int(self.run.tokens["train"].lengths[batch].sum()) for batch in self.batches]
         return {
             "trained": sum(s.size for s in self.run.slots.specs.values() if s.trained),
             "real_tokens": real,
@@ -76,7 +77,7 @@ class Worker:
         seconds, losses = [], []
         for index in batches:
             began = time.perf_counter()
-            losses.append(self.run.step(self.batches[index]))
+            losses += step_together([(self.run, self.batches[index])])
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "loss": losses}
 

@@ -86,7 +86,13 @@ __all__ = [
 ]
 
 
-def open(folder: str | Path = "bank", encoder: str | Path | Encoder | None = None, *, device: str = "cpu") -> Bank:
+def open(
+    folder: str | Path = "bank",
+    encoder: str | Path | Encoder | None = None,
+    *,
+    device: str = "cpu",
+    precision: str | None = None,
+) -> Bank:
     """Open a bank; a new one is begun at the first `learn`.
 
     `encoder` is needed only to begin a bank over another base than the embedded `minilm`: a `transformers` folder, a
@@ -94,7 +100,7 @@ def open(folder: str | Path = "bank", encoder: str | Path | Encoder | None = Non
     """
     from intarsia.bank.bank import Bank
 
-    return Bank(folder, encoder, device=device)
+    return Bank(folder, encoder, device=device, precision=precision)
 
 
 def __getattr__(name: str) -> Any:

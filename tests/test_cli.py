@@ -69,6 +69,18 @@ def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
     assert list(found[0]) == ["text", "task", "label", "probability", "p(no)", "p(yes)"]
 
 
+def test_dropout_below_can_be_left_out(bank: Path) -> None:
+    for flag, expected in (("--no-prefix-dropout", False), ("--prefix-dropout", True)):
+        done = intarsia(
+            "learn", "upper", "opinion.csv", "--method", "houlsby-4", "--set", "layers=2", "--epochs", "1", flag,
+            "--json", cwd=bank,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["training"]["prefix_dropout"] is expected
+    assert intarsia("remove", "upper", "--yes", cwd=bank).returncode == 0
+    assert not list((bank / "bank" / "work").glob("upper*"))
+
+
 def test_tasks_show_evaluate_verify(bank: Path) -> None:
     table = intarsia("tasks", cwd=bank)
     assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning would be 1×" in table.stdout

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
-    from intarsia.train.job import Settings
+    from intarsia.train.job import Job, Settings
     from intarsia.train.loop import Watch
     from intarsia.train.run import Trained
 
@@ -72,9 +72,16 @@ class Evaluation:
 class Bank:
     """A folder of inlays. The encoder is loaded when first needed."""
 
-    def __init__(self, folder: str | Path, encoder: str | Path | Encoder | None = None, *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        encoder: str | Path | Encoder | None = None,
+        *,
+        device: str = "cpu",
+        precision: str | None = None,
+    ) -> None:
         self.store = Store(folder)
-        self.device = device
+        self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
         self._predictor: Predictor | None = None
@@ -98,7 +105,7 @@ class Bank:
         from intarsia.encoder.load import Encoder
 
         try:
-            return Encoder.load(source, device=self.device)
+            return Encoder.load(source, device=self.device, precision=self.precision)
         except EncoderError as error:
             if self._given is not None or self.store.encoder is None:
                 raise
@@ -152,11 +159,14 @@ class Bank:
         *,
         pooling: Pooling = "mean",
         together: int | None = None,
+        score_all: bool = False,
         watch: SweepWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
         """Try every point of a grid for each task (name → data), all in one queue of jobs that share passes, and keep
-        the best of each by its validation part. `settings` (such as `max_length`) hold for all.
+        the best of each by its validation part. `settings` (`max_length`, …; `metric`, or a mapping of
+        metrics by task) hold for all. With `score_all` every
+        point is scored on the test part too (for means over seeds); the choice is the validation part's all the same.
 
         A sweep that was killed goes on where it was when called again with the same arguments.
         """
@@ -166,12 +176,17 @@ class Bank:
         for name in tasks:
             self.store.check_name(name)
         data = {name: d if isinstance(d, TaskData) else load_data(d) for name, d in tasks.items()}
-        jobs = [job for name in data for job in (grid or SMALL).jobs(name, data[name], pooling=pooling, **settings)]
+        metric = settings.pop("metric", None)
+        jobs = []
+        for name, task in data.items():
+            own = metric.get(name) if isinstance(metric, Mapping) else metric
+            jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=own, **settings)
+        jobs.sort(key=_work, reverse=True)  # the longest first: at the end no seat waits for a long one
         for job in jobs:
             job.method.check(self.encoder.shape)
         with working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as work:
             sweep = Sweep(jobs, self.encoder, work, watch)
-            sweep.run(together)
+            sweep.run(together, score_all=score_all)
             found = {}
             for name in data:
                 job, trained = sweep.best(name)
@@ -372,3 +387,8 @@ def _text_and_pair(text: Text, inlay: Description) -> tuple[str, str | None]:
     if not wants_pair:
         raise IntarsiaError(f"the task {inlay.name!r} is over single texts, but a pair was given.")
     return text[0], text[1]
+
+
+def _work(job: Job) -> int:
+    """How long a job takes, roughly."""
+    return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)

@@ -38,11 +38,13 @@ class Point:
     best_epoch: int = 0
     steps: int = 0
     seconds: float = 0.0
+    test: float | None = None  # where every point is scored there; the choice does not look at it
 
     def brief(self) -> dict[str, Any]:
         """As the stored inlay lists it."""
         kept = {k: self.settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")}
-        return {"method": self.method, **kept, "dev": self.dev, "seconds": self.seconds, "reason": self.reason}
+        test = {} if self.test is None else {"test": self.test}
+        return {"method": self.method, **kept, "dev": self.dev, **test, "seconds": self.seconds, "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,9 @@ class Sweep:
         keys = sorted(job.key(encoder.fingerprint) for job in jobs)
         return f"sweep-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}"
 
-    def run(self, together: int | None = None) -> None:
+    def run(self, together: int | None = None, *, score_all: bool = False) -> None:
         from intarsia.train.loop import train_together
+        from intarsia.train.prefix import PrefixCache
 
         for point in self.points.values():
             self.watch(Moment(point=point, stored=True))
@@ -86,9 +89,11 @@ class Sweep:
             left,
             self.encoder,
             together=together,
+            score_test=score_all,
             done=self._done,
             state_file=self._state_file,
             watch=lambda progress: self.watch(Moment(progress=progress)),
+            prefix=PrefixCache(self.encoder, self.folder),
         )
 
     def best(self, task: str) -> tuple[Job, Trained]:
@@ -119,7 +124,7 @@ class Sweep:
             state = result.state
             point = Point(
                 **known, dev=state.best, reason=None, best_epoch=state.best_epoch, steps=state.step,
-                seconds=round(state.seconds, 1),
+                seconds=round(state.seconds, 1), test=result.test,
             )  # fmt: skip
         before = self._best(job.name)
         better = point.dev is not None and (before is None or point.dev > (before.dev or 0.0))

@@ -54,10 +54,24 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at 
 PoolingOption = Annotated[
     str, typer.Option("--pooling", help="What the head reads: mean, cls, pooler or trained-pooler.")
 ]
+PrefixDropoutOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--prefix-dropout/--no-prefix-dropout", show_default="on",
+        help="Dropout also below the lowest layer in which a method acts. Without it what is below is computed once "
+        "and kept, which is faster for methods in upper layers ([cyan]--set layers=3-5[/]).",
+    ),
+]  # fmt: skip
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …")]
 
 
-def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu") -> Bank:
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option("--precision", help="What the base computes in: bf16 or float32.", show_default="bf16 on GPUs"),
+]
+
+
+def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
     from intarsia.bank.bank import Bank
 
-    return Bank(bank, encoder, device=device)
+    return Bank(bank, encoder, device=device, precision=precision)

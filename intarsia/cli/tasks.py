@@ -17,6 +17,8 @@ from intarsia.cli.shared import (
     LimitOption,
     PairColumn,
     PoolingOption,
+    PrecisionOption,
+    PrefixDropoutOption,
     TaskArgument,
     TextColumn,
     app,
@@ -69,8 +71,10 @@ def learn(
             help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
         ),
     ] = None,
+    prefix_dropout: PrefixDropoutOption = None,
     seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -95,10 +99,11 @@ def learn(
         batch_size=batch_size,
         max_length=max_length,
         patience=patience,
+        prefix_dropout=prefix_dropout,
         metric=metric,
         seed=seed,
     )
-    opened = open_bank(bank, encoder, device)
+    opened = open_bank(bank, encoder, device, precision)
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         what = f"{len(task.labels)} labels" if task.labels else "a score"
@@ -134,10 +139,16 @@ def sweep(
     pooling: PoolingOption = "mean",
     max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
     metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
+    prefix_dropout: PrefixDropoutOption = None,
     together: Annotated[
         int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
     ] = None,
+    score_all: Annotated[
+        bool,
+        typer.Option("--score-all", help="Score every job on the test part too; the choice is dev's all the same."),
+    ] = False,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = None,
     json: JsonOption = False,
 ) -> None:
     """Try a grid of settings for one or many tasks at once, and keep the best of each.
@@ -162,7 +173,7 @@ def sweep(
         raise IntarsiaError(f"two tasks would be called {twice[0]!r}; sweep them one at a time, with --name.")
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    opened = open_bank(bank, encoder, device)
+    opened = open_bank(bank, encoder, device, precision)
     with sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
         try:
             found = opened.sweep(
@@ -170,9 +181,11 @@ def sweep(
                 chosen,
                 pooling=pooling,  # type: ignore[arg-type]
                 together=together,
+                score_all=score_all,
                 watch=watch,
                 max_length=max_length,
                 metric=metric,
+                prefix_dropout=prefix_dropout,
             )
         except KeyboardInterrupt:
             console.err.print("Interrupted. The same command goes on from the last stored step.")
@@ -204,6 +217,7 @@ def predict(
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = None,
 ) -> None:
     """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
 
@@ -213,7 +227,7 @@ def predict(
     from intarsia import answers
 
     requests = answers.gather(texts, file, text, pair)
-    answers.write(open_bank(bank, encoder, device).predict(name, requests), requests, output, format)
+    answers.write(open_bank(bank, encoder, device, precision).predict(name, requests), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -227,12 +241,15 @@ def evaluate(
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = None,
     json: JsonOption = False,
 ) -> None:
     """Score a task on labelled data, with a 95 % bootstrap interval."""
     from intarsia import console
 
-    result = open_bank(bank, encoder, device).evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
+    result = open_bank(bank, encoder, device, precision).evaluate(
+        name, data, metric=metric, text=text, pair=pair, label=label
+    )
     i = result.interval
     if json:
         console.print_json(

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder.fixed import FixedBatch
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Bucket
 from intarsia.encoder.sites import PREFIX
@@ -76,7 +77,7 @@ def prefix_of(current: Pass, layer: int, heads: int) -> Prefix | None:
     if not found:
         return None
     size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in found)
-    rows = current.batch.rows
+    rows = current.packed.rows
     pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
     absent = torch.ones(rows, size, dtype=torch.bool)
     at = 0
@@ -215,7 +216,7 @@ def packed_attention(
     q: Tensor,  # [N, H, D]
     k: Tensor,
     v: Tensor,
-    batch: Batch,
+    batch: Batch | FixedBatch,
     *,
     scale: float,
     p: float = 0.0,
@@ -225,6 +226,9 @@ def packed_attention(
     prefix: Prefix | None = None,
 ) -> Tensor:
     """Attention within each segment of `batch`; returns [N, H, D]."""
+    if isinstance(batch, FixedBatch):
+        assert prefix is None and window is None, "no pass of fixed shape was to be made of this"
+        return batch.attention(q, k, v, scale, p, noise, relative)
     if noise is None or not noise.dropout:
         noise, p = None, 0.0
     extra = (None, None, None) if prefix is None else (prefix.keys, prefix.values, prefix.absent)
@@ -293,14 +297,14 @@ def registered_attention(
     if current is None:
         raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    prefix = prefix_of(current, current.layer(module, module.intarsia_layers), query.shape[1])
+    prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1])
     if current.padded:
-        whole = current.batch.whole
+        whole = current.packed.whole
         bias = _bias(whole, query.shape[1], sliding_window, None, query)
         p = dropout if current.noise is not None and current.noise.dropout else 0.0
         out = _sdpa(query, key, value, bias, whole, prefix, scale, p)
         return out.transpose(1, 2).contiguous(), None
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [N, H, D]
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [N, H, D]
     out = packed_attention(
         q, k, v, current.batch, scale=scale, p=dropout, noise=current.noise, window=sliding_window, prefix=prefix
     )

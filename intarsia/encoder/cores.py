@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from intarsia.encoder.attention import packed_attention, prefix_of
-from intarsia.encoder.packed import Batch
 
 if TYPE_CHECKING:
     from intarsia.encoder.routed import Switchboard
@@ -32,13 +31,13 @@ class MPNetCore(nn.Module):
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
         current = self.switchboard.current
         assert current is not None, "MPNet runs in a pass only"
-        batch: Batch = current.batch
+        batch = current.batch
         shape = hidden_states.shape
         q, k, v = (
             linear(hidden_states).view(shape[0] * shape[1], self.heads, -1) for linear in (self.q, self.k, self.v)
         )
         if current.padded:
-            q, k, v = (x.index_select(0, batch.unpad) for x in (q, k, v))  # [N, H, D]
+            q, k, v = (x.index_select(0, current.packed.unpad) for x in (q, k, v))  # [N, H, D]
         out = packed_attention(
             q,
             k,
@@ -47,11 +46,11 @@ class MPNetCore(nn.Module):
             scale=1.0 / math.sqrt(q.shape[-1]),
             p=self.p,
             noise=current.noise,
-            relative=self.bias[0](max(batch.lengths)),
+            relative=self.bias[0](batch.longest),
             prefix=prefix_of(current, self.layer, self.heads),
         )
         if current.padded:
-            out = out.index_select(0, batch.whole.tokens)
+            out = out.index_select(0, current.packed.whole.tokens)
         return (self.o(out.reshape(shape)),)
 
 
@@ -90,7 +89,9 @@ class PaddedIsland(nn.Module):
         current = self.switchboard.current
         if current is None or current.padded:
             return self.inner(hidden_states, *args, **kwargs)
-        batch: Batch = current.batch
+        if self.convolution and current.span.left_out:
+            return args[0]
+        batch = current.packed
         mask = ~batch.whole.padding  # [B, T]
 
         def pad(x: Tensor) -> Tensor:

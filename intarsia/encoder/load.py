@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from intarsia.encoder.fixed import FixedBatch
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
+from intarsia.encoder.prefix import Span
 from intarsia.encoder.routed import Group, Pass, attach
 from intarsia.encoder.sites import Shape, family_of, places
 from intarsia.errors import EncoderError
@@ -50,10 +52,17 @@ class Encoder:
         places_now = {id(p): name for name, p in model.named_parameters()}
         self._attached = {name: places_now[id(p)] for name, p in self._weights.items()}
         self._check_attached(expected)
+        self._written = self._writes()
 
     @classmethod
-    def load(cls, name_or_folder: str | Path = EMBEDDED, *, device: str = "cpu") -> Encoder:
-        """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name."""
+    def load(
+        cls, name_or_folder: str | Path = EMBEDDED, *, device: str = "cpu", precision: str | None = None
+    ) -> Encoder:
+        """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name.
+
+        `precision` is what it computes in, bf16 or float32; by default bf16 on GPUs that have it, else float32.
+        """
+        dtype = _precision(precision, device)
         source = str(name_or_folder)
         folder = embedded_folder() if source == EMBEDDED else _folder(source)
         model = _read_model(source, folder)
@@ -61,12 +70,13 @@ class Encoder:
         # A folder is remembered by its whole path, so that a bank finds it from anywhere.
         name = source if source == EMBEDDED or folder is None else str(folder.resolve())
         encoder = cls(model, tokenizer, name=name)
-        return encoder if device == "cpu" else encoder.to(device)
+        return encoder if device == "cpu" and dtype == torch.float32 else encoder.to(device, dtype)
 
     def to(self, device: str | None = None, dtype: torch.dtype | None = None) -> Encoder:
         """Move the base, or run it in another precision. Its fingerprint stays that of the weights it was read from."""
         self.model.to(device=device, dtype=dtype)  # in place: `_weights` keeps naming the parameters
         self._held = fingerprint(self._weights) if dtype is not None else self._held
+        self._written = self._writes()
         return self
 
     @property
@@ -115,25 +125,43 @@ class Encoder:
 
     def forward(
         self,
-        batch: Batch,
+        batch: Batch | FixedBatch,
         groups: Sequence[Group] = (),
         *,
         training: bool = False,
         noise: Noise | None = None,
         padded: bool = False,
         weights: Mapping[str, Tensor] | None = None,
+        above: tuple[int, Tensor] | None = None,
     ) -> Tensor:
         """The last hidden states [N, d] of a packed batch, rows of `groups` through their own inlays, others plain.
 
         `weights` stand for the base's own of the same names, in this pass alone; the base is never written to. `noise`
         turns the base's dropout on. `padded` lays the rows out as one padded block instead, which computes the
-        same and exists to be compared with.
+        same and exists to be compared with. `above`: (layer, the states [N, d] that enter it); what is below that layer
+        is then not computed.
         """
-        current = Pass(batch, groups, noise=noise, training=training, padded=padded)
+        span = Span() if above is None else Span.above(self._own_layer(above[0]), above[1], batch, padded)
+        return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
+
+    @torch.no_grad()
+    def states_below(self, batch: Batch, layer: int) -> Tensor:
+        """The plain base's states [N, d] that enter a layer, without dropout; what is above is not computed."""
+        span = Span(end=self._own_layer(layer))
+        self._pass(Pass(batch, (), span=span), {})
+        assert span.entered is not None
+        return span.entered.reshape(batch.tokens, -1)
+
+    def _own_layer(self, layer: int) -> int:
+        if not 0 <= layer < self.shape.layers:
+            raise ValueError(f"layer {layer} was asked for; this base has layers 0 to {self.shape.layers - 1}")
+        return layer
+
+    def _pass(self, current: Pass, weights: Mapping[str, Tensor]) -> Tensor:
         with self._lock:
             self.switchboard.current = current
             try:
-                return self._run(batch, padded, weights or {})
+                return self._run(current.batch, current.padded, weights)
             finally:
                 self.switchboard.current = None
 
@@ -148,27 +176,40 @@ class Encoder:
                 self.switchboard.behind_layer = None
         return [*(h.reshape(-1, h.shape[-1]) for h in found[:-1]), last]
 
-    def _run(self, batch: Batch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
+    def _run(self, batch: Batch | FixedBatch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
         positions = batch.positions + self.first_position
         inputs = {"input_ids": batch.ids, "position_ids": positions}
         if self.family.token_types:
             inputs["token_type_ids"] = batch.types
         if padded:
+            assert isinstance(batch, Batch)
             shape = (batch.rows, batch.whole.length)
             inputs = {k: v.index_select(0, batch.whole.tokens).view(shape) for k, v in inputs.items()}
             mask = (~batch.whole.padding).to(torch.long)
         else:
             inputs = {k: v[None] for k, v in inputs.items()}
-            mask = torch.ones_like(batch.ids)[None]
         if self.family.core == "deberta":
-            inputs["attention_mask"] = mask
+            inputs["attention_mask"] = mask if padded else torch.ones_like(batch.ids)[None]
         if weights:
             instead = {self._attached[name]: tensor for name, tensor in weights.items()}
             states: Tensor = functional_call(self.model, instead, (), inputs).last_hidden_state
         else:
             states = self.model(**inputs).last_hidden_state
         flat = states.reshape(-1, states.shape[-1])
-        return flat.index_select(0, batch.unpad) if padded else flat
+        return flat.index_select(0, batch.unpad) if padded and isinstance(batch, Batch) else flat
+
+    def check_untouched(self) -> None:
+        """Raise if a weight of the base was written to or replaced: quick, but blind to writes past PyTorch."""
+        if self._written != (now := self._writes()):
+            changed = next(name for name, count in now.items() if self._written.get(name) != count)
+            raise EncoderError(
+                f"the frozen base {self.name} has changed: its weight {changed} was written to. "
+                "Nothing learned in this process can be trusted; load the base anew."
+            )
+
+    def _writes(self) -> dict[str, tuple[int, int]]:
+        """PyTorch counts the writes to every tensor."""
+        return {name: (weight.data_ptr(), weight._version) for name, weight in self._weights.items()}
 
     def check_frozen(self) -> None:
         """Raise unless every weight of the base is bit for bit what it was when loaded."""
@@ -219,6 +260,30 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _precision(given: str | None, device: str) -> torch.dtype:
+    known = {"bf16": torch.bfloat16, "float32": torch.float32}
+    if given is not None and given not in known:
+        raise EncoderError(f"the precision {given!r} is not known; expected {' or '.join(known)}.")
+    if not device.startswith("cuda"):
+        if given == "bf16":
+            raise EncoderError("bf16 is for GPUs; on CPUs the base computes in float32. Leave --precision out.")
+        return torch.float32
+    if not torch.cuda.is_available():
+        raise EncoderError(
+            f"the device {device!r} was asked for, and PyTorch finds no GPU here. Use --device cpu, or install a build "
+            "of PyTorch with CUDA on a machine that has one."
+        )
+    try:
+        number = torch.device(device).index or 0
+    except RuntimeError as error:
+        raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
+    if number >= torch.cuda.device_count():
+        raise EncoderError(f"there is no {device}: this machine has {torch.cuda.device_count()} GPU(s), from cuda:0.")
+    if given is not None:
+        return known[given]
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
 
 
 def _tokenizer_fingerprint(tokenizer: Any) -> str:

@@ -37,6 +37,9 @@ class Noise:
         bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
         return bits >= round(p * 65536) - 32768
 
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        return _Drop.apply(x, self.keep(x.shape, p), 1.0 / (1.0 - p))
+
     def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
         """Numbers from [0, 1), in steps of 2^-16 on CPUs, each in the middle of its step."""
         if self.device.type != "cpu":
@@ -63,4 +66,4 @@ def drop(x: Tensor, p: float, noise: Noise | None) -> Tensor:
     """Dropout of `x`; with no noise (outside training), dropout off or p = 0 the input itself."""
     if noise is None or not noise.dropout or p == 0.0:
         return x
-    return _Drop.apply(x, noise.keep(x.shape, p), 1.0 / (1.0 - p))
+    return noise.drop(x, p)

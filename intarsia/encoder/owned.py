@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,9 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.attention import packed_attention
+from intarsia.encoder.fixed import FixedBatch, FixedRuns
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.packed import Batch
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": partial(F.gelu, approximate="tanh"),  # as the adapters' authors have it
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "swish": F.silu,
+}
 LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
 BLOCK = 8  # short slices of similar length that are multiplied together
 
@@ -105,6 +112,46 @@ class Runs:
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         return x.split(self.sizes) if len(self.sizes) > 1 else (x,)
 
+    def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
+        """[slots, width] → [tokens, width], each token its owner's; [width] for one owner."""
+        stacked = stacked.to(dtype)
+        if len(self.slots) == 1:
+            return stacked[self.slots[0]]
+        return stacked.index_select(0, self.owner_of_token)
+
+    def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+        weight, bias = tensors[f"{name}.weight"].to(x.dtype), tensors.get(f"{name}.bias")
+        bias = None if bias is None else bias.to(x.dtype)
+        if torch.is_grad_enabled():
+            return _GroupedLinear.apply(x, weight, bias, self)
+        return _grouped_linear(x, weight, bias, self)
+
+    def bottleneck(self, h: Tensor, x: Tensor, tensors: Mapping[str, Tensor], name: str, activation: str) -> Tensor:
+        hidden = ACTIVATIONS[activation](self.linear(x, tensors, f"{name}.down"))  # [tokens, m]
+        return h + self.linear(hidden, tensors, f"{name}.up")
+
+    def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        width, slots = (gain.shape[1],), self.slots
+        gain, bias = gain.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        if len(slots) == 1:
+            return F.layer_norm(x, width, gain[slots[0]], None if bias is None else bias[slots[0]], eps)
+        if torch.is_grad_enabled():
+            pieces = [
+                F.layer_norm(piece, width, gain[slot], None if bias is None else bias[slot], eps)
+                for slot, piece in zip(slots, self.pieces(x), strict=True)
+            ]
+            return torch.cat(pieces)
+        normal = F.layer_norm(x, width, eps=eps)
+        gains = self._spread("gains", gain)
+        if bias is None:
+            return normal.mul_(gains)
+        return torch.addcmul(self._spread("biases", bias), normal, gains, out=normal)
+
+    def _spread(self, name: str, stacked: Tensor) -> Tensor:
+        """[slots, width] → [tokens, width], each token its owner's, in memory that is used again."""
+        out = self.scratch(name, sum(self.sizes), stacked.shape[1], like=stacked)
+        return torch.index_select(stacked, 0, self.owner_of_token, out=out)
+
 
 class _GroupedLinear(torch.autograd.Function):
     """x[slice] @ weight[slot]' + bias[slot] for every owner's slice."""
@@ -170,7 +217,7 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, runs: Runs) 
 class Rows:
     """The segments of a group as a batch of their own."""
 
-    batch: Batch
+    batch: Batch | FixedBatch
     tokens: int  # in the present layout, padding included
     real: Tensor | None  # [real tokens] their places in the padded layout; None: packed
 
@@ -186,13 +233,14 @@ class Owned:
     site: str
     layer: int
     tensors: Mapping[str, Tensor]  # each [slots, …]
-    runs: Runs
+    runs: Runs | FixedRuns
     base: Any = None  # the site's own module in the frozen base
     module: Callable[[str], Any] = _nowhere  # the base's module at another site of this layer
     segments: Callable[[], Rows] = _nowhere  # the segments that these tokens are
     memory: dict[Any, Tensor] = field(default_factory=dict)  # the method's own, for the length of a pass
     noise: Noise | None = None  # set where dropout is on
     training: bool = False
+    dtype: torch.dtype = torch.float32  # of the base's states; tensors are kept in more precision
     columns: slice | None = None  # of the base's module, where it is several sites in one
     input: Tensor | None = None  # [tokens, in] what a linear layer read
     sublayer_input: Tensor | None = None  # [tokens, d], where the method wants it
@@ -213,9 +261,10 @@ class Owned:
 
     def for_each_token(self, stacked: Tensor) -> Tensor:
         """The same for any tensor [slots, width]."""
-        if len(self.runs.slots) == 1:
-            return stacked[self.runs.slots[0]]
-        return stacked.index_select(0, self.runs.owner_of_token)
+        return self.runs.for_each_token(stacked, self.dtype)
+
+    def activate(self, x: Tensor, activation: str) -> Tensor:
+        return ACTIVATIONS[activation](x)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, p: float = 0.0) -> Tensor:
         """Attention within each of the method's own segments; all [tokens, width]."""
@@ -230,10 +279,11 @@ class Owned:
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         """x [tokens, in] → [tokens, out] with `name.weight` [slots, out, in] and, if there, `name.bias`."""
-        weight, bias = self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias")
-        if torch.is_grad_enabled():
-            return _GroupedLinear.apply(x, weight, bias, self.runs)
-        return _grouped_linear(x, weight, bias, self.runs)
+        return self.runs.linear(x, self.tensors, name)
+
+    def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
+        """h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""
+        return self.runs.bottleneck(h, x, self.tensors, name, activation)
 
     def base_norm(self, x: Tensor, name: str) -> Tensor:
         """The base's LayerNorm of this site, with each owner's own `name.weight` and `name.bias` where it has them."""
@@ -245,35 +295,17 @@ class Owned:
 
     def layer_norm(self, x: Tensor, name: str, eps: float) -> Tensor:
         """LayerNorm with each owner's own `name.weight` and, if there, `name.bias` [slots, width]."""
-        gain, bias = self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias")
-        width = (gain.shape[1],)
-        slots = self.runs.slots
-        if len(slots) == 1:
-            return F.layer_norm(x, width, gain[slots[0]], None if bias is None else bias[slots[0]], eps)
-        if torch.is_grad_enabled():
-            pieces = [
-                F.layer_norm(piece, width, gain[slot], None if bias is None else bias[slot], eps)
-                for slot, piece in zip(slots, self.runs.pieces(x), strict=True)
-            ]
-            return torch.cat(pieces)
-        normal = F.layer_norm(x, width, eps=eps)
-        gains = self._for_each_token("gains", gain)
-        if bias is None:
-            return normal.mul_(gains)
-        return torch.addcmul(self._for_each_token("biases", bias), normal, gains, out=normal)
-
-    def _for_each_token(self, name: str, stacked: Tensor) -> Tensor:
-        """[slots, width] → [tokens, width], each token its owner's."""
-        out = self.runs.scratch(name, sum(self.runs.sizes), stacked.shape[1], like=stacked)
-        return torch.index_select(stacked, 0, self.runs.owner_of_token, out=out)
+        return self.runs.layer_norm(x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias"), eps)
 
     def batch_norm(self, x: Tensor, name: str, eps: float = 1e-5, momentum: float = 0.1) -> Tensor:
         """BatchNorm over each owner's own tokens; its running statistics are stored with the other tensors."""
         t = self.tensors
+        assert isinstance(self.runs, Runs), "no pass of fixed shape was to be made of this"
         pieces = []
         for slot, piece in zip(self.runs.slots, self.runs.pieces(x), strict=True):
             batch_statistics = self.training and piece.shape[0] > 1  # one token has no variance
             mean, variance = t[f"{name}.mean"][slot], t[f"{name}.variance"][slot]
             weight, bias = t[f"{name}.weight"][slot], t[f"{name}.bias"][slot]
-            pieces.append(F.batch_norm(piece, mean, variance, weight, bias, batch_statistics, momentum, eps))
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            wide = piece.to(weight.dtype)
+            pieces.append(F.batch_norm(wide, mean, variance, weight, bias, batch_statistics, momentum, eps))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(x.dtype)

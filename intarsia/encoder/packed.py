@@ -59,6 +59,10 @@ class Batch:
     def tokens(self) -> int:
         return self.offsets[-1]
 
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
+
     @cached_property
     def starts(self) -> Tensor:
         return torch.tensor(self.offsets[:-1], device=self.ids.device)  # [R]

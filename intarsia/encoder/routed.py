@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from intarsia.encoder import attention, cores
-from intarsia.encoder.frozen import FrozenLinear
+from intarsia.encoder.fixed import FixedBatch, FixedRuns
+from intarsia.encoder.frozen import FrozenLinear, Projections
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owned import Owned, Rows, Runs
 from intarsia.encoder.packed import Batch
+from intarsia.encoder.prefix import Span, stand_for
 from intarsia.encoder.sites import LAYER_OUTPUT, LINEAR_SITES, Family, layer_paths, places
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Group:
 class Pass:
     """The pass under way."""
 
-    batch: Batch
+    batch: Batch | FixedBatch
     groups: Sequence[Group]
     noise: Noise | None = None  # set in training: dropout is on
     training: bool = False
@@ -52,13 +54,21 @@ class Pass:
     paused: bool = False  # what runs now are not tokens of the batch (DeBERTa's relative positions)
     sublayer_input: Tensor | None = None
     layer_input: Tensor | None = None
-    calls: dict[int, int] = field(default_factory=dict)  # of modules that serve several layers
+    span: Span = field(default_factory=Span)
     memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
-    _owned: dict[tuple[int, bool], tuple[slice, Runs]] = field(default_factory=dict)
+    _owned: dict[tuple[int, bool], tuple[slice, Runs | FixedRuns]] = field(default_factory=dict)
     _rows: dict[tuple[int, bool], Rows] = field(default_factory=dict)
 
-    def owned(self, index: int) -> tuple[slice, Runs]:
+    @property
+    def packed(self) -> Batch:
+        """The batch, where the pass is not of a fixed shape."""
+        assert isinstance(self.batch, Batch)
+        return self.batch
+
+    def owned(self, index: int) -> tuple[slice, Runs | FixedRuns]:
         """The token slice of a group in the present layout, and who owns what in it."""
+        if isinstance(self.batch, FixedBatch):
+            return slice(0, self.batch.tokens), self.batch.runs
         key = (index, self.padded)
         if key not in self._owned:
             group = self.groups[index]
@@ -73,6 +83,8 @@ class Pass:
 
     def rows(self, index: int) -> Rows:
         """A group's segments as a batch of their own."""
+        if isinstance(self.batch, FixedBatch):
+            return Rows(self.batch, self.batch.tokens, None)
         key = (index, self.padded)
         if key not in self._rows:
             group = self.groups[index]
@@ -87,13 +99,9 @@ class Pass:
             self._rows[key] = Rows(batch, tokens, real)
         return self._rows[key]
 
-    def layer(self, module: object, layers: tuple[int, ...]) -> int:
-        """The layer that a module stands for in this call of it."""
-        if len(layers) == 1:
-            return layers[0]
-        calls = self.calls.get(id(module), 0)
-        self.calls[id(module)] = calls + 1
-        return layers[calls]
+    def layer(self, layers: tuple[int, ...]) -> int:
+        """The layer that a module stands for now, of those it serves."""
+        return layers[0] if len(layers) == 1 else self.span.now
 
     @contextmanager
     def as_padded(self) -> Iterator[None]:
@@ -132,11 +140,11 @@ class Switchboard:
         part = flat if columns is ALL else flat[:, columns]
         for index, group in enumerate(current.groups):
             if (site, layer) in group.places:
-                where, owned = self.owned(current, index, inner, site, layer)
+                where, owned = self.owned(current, index, inner, site, layer, y.dtype)
                 owned.columns = None if columns is ALL else columns
                 if x is not None:
-                    owned.input = x.reshape(-1, x.shape[-1])[where]
-                changed.append((where, group.method.output(owned, part[where])))
+                    owned.input = _cut(x.reshape(-1, x.shape[-1]), where)
+                changed.append((where, group.method.output(owned, _cut(part, where))))
         if not changed:
             return y
         part = _assemble(part, changed)
@@ -144,7 +152,9 @@ class Switchboard:
             part = torch.cat([flat[:, : columns.start], part, flat[:, columns.stop :]], 1)
         return part.view(y.shape)
 
-    def owned(self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int) -> tuple[slice, Owned]:
+    def owned(
+        self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int, dtype: torch.dtype
+    ) -> tuple[slice, Owned]:
         where, runs = current.owned(index)
         group = current.groups[index]
         owned = Owned(
@@ -158,11 +168,12 @@ class Switchboard:
             memory=current.memory.setdefault(index, {}),
             noise=current.noise,
             training=current.training,
+            dtype=dtype,
         )
         for wanted in group.method.wants:
             state: Tensor | None = getattr(current, wanted)
             if state is not None:
-                setattr(owned, wanted, state.reshape(-1, state.shape[-1])[where])
+                setattr(owned, wanted, _cut(state.reshape(-1, state.shape[-1]), where))
         return where, owned
 
 
@@ -184,9 +195,9 @@ class Site(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         board = self.switchboard
         current = board.current
-        if current is None or not current.groups or current.paused:
+        if current is None or not current.groups or current.paused or current.span.left_out:
             return self.inner(x)
-        layer = current.layer(self, self.layers)
+        layer = current.layer(self.layers)
         if self.is_norm:
             return self._norm(current, layer, x)
         for site in self.inputs:
@@ -202,11 +213,16 @@ class Site(nn.Module):
         changed: list[tuple[slice, Tensor]] = []
         for index, group in enumerate(current.groups):
             if (self.sites[0], layer) in group.places:
-                where, owned = self.switchboard.owned(current, index, self.inner, self.sites[0], layer)
-                changed.append((where, group.method.norm(owned, flat[where])))
+                where, owned = self.switchboard.owned(current, index, self.inner, self.sites[0], layer, x.dtype)
+                changed.append((where, group.method.norm(owned, _cut(flat, where))))
         if not changed:
             return self.inner(x)
         return _assemble(flat, changed, self.inner).view(x.shape)
+
+
+def _cut(flat: Tensor, where: slice) -> Tensor:
+    """A slice; all of it as it is: the way back of a slice fills zeros and copies."""
+    return flat if where.start == 0 and where.stop == flat.shape[0] else flat[where]
 
 
 def _assemble(flat: Tensor, changed: list[tuple[slice, Tensor]], rest: nn.Module | None = None) -> Tensor:
@@ -232,7 +248,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         current = self.switchboard.current
-        return x if current is None else drop(x, self.p, current.noise)
+        return x if current is None or current.span.left_out else drop(x, self.p, current.noise)
 
 
 def attach(model: Any, family: Family) -> Switchboard:
@@ -244,15 +260,20 @@ def attach(model: Any, family: Family) -> Switchboard:
             _put(model, path, Dropout(module.p, switchboard))
         elif isinstance(module, nn.Linear):
             _put(model, path, FrozenLinear(module))
+    for prefix, _ in layer_paths(family, model):
+        three = [model.get_submodule(f"{prefix}.{family.within[site]}") for site in ("query", "key", "value")]
+        if not family.fused_query_key_value and all(isinstance(one, FrozenLinear) for one in three):
+            Projections((three[0], three[1], three[2]))
     for place in list(places(family, model)):
         inner = model.get_submodule(place.path)
         switchboard.modules |= {(site, layer): inner for site in place.sites for layer in place.layers}
         _put(model, place.path, Site(inner, place.sites, place.layers, switchboard, family.fused_query_key_value))
     _make_packed(model, family, switchboard)
-    for prefix, layers in layer_paths(family, model):
+    for prefix, _ in layer_paths(family, model):
         _watch(model.get_submodule(f"{prefix}.{family.attention}"), switchboard, "sublayer_input", "layer_input")
         _watch(model.get_submodule(f"{prefix}.{family.within['ffn.up']}"), switchboard, "sublayer_input")
-        _watch_output(model.get_submodule(prefix), layers, switchboard)
+        stand_for(model.get_submodule(prefix), switchboard)
+        _watch_output(model.get_submodule(prefix), switchboard)
     model.requires_grad_(False)
     # `transformers` hands the attention dropout to the registered attention in train mode only; whether it is applied
     # is the pass's decision, as it is for every other dropout here.
@@ -278,19 +299,20 @@ def _watch(module: nn.Module, switchboard: Switchboard, *names: str) -> None:
     module.register_forward_pre_hook(remember)
 
 
-def _watch_output(module: nn.Module, layers: tuple[int, ...], switchboard: Switchboard) -> None:
+def _watch_output(module: nn.Module, switchboard: Switchboard) -> None:
     """Let methods act on a whole layer's output."""
 
     def act(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
         current = switchboard.current
+        if current is None or current.span.left_out:
+            return None
         if switchboard.behind_layer is not None:
             switchboard.behind_layer(output[0] if isinstance(output, tuple) else output)
-        if current is None or not current.groups:
+        if not current.groups:
             return None
-        layer = current.layer(act, layers)
         if isinstance(output, tuple):
-            return (switchboard.act(None, LAYER_OUTPUT, layer, output[0]), *output[1:])
-        return switchboard.act(None, LAYER_OUTPUT, layer, output)
+            return (switchboard.act(None, LAYER_OUTPUT, current.span.now, output[0]), *output[1:])
+        return switchboard.act(None, LAYER_OUTPUT, current.span.now, output)
 
     module.register_forward_hook(act)
 
@@ -303,6 +325,9 @@ def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
             module = model.get_submodule(f"{prefix}.{family.attention}")
             module.intarsia_switchboard, module.intarsia_layers = switchboard, layers
         return
+    if family.core == "mpnet":  # it would have a mask [N, N] made, which its core does not read
+        attention.register()
+        _own_config(model)._attn_implementation = attention.NAME
     for prefix, layers in layer_paths(family, model):
         path = f"{prefix}.{family.attention}"
         plain = model.get_submodule(path)

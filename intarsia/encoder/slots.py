@@ -34,9 +34,10 @@ class Slots:
         self.width = sum(s.size for s in self.specs.values())
         # Not filled: the operating system hands out pages as slots are first written.
         self.buffer = torch.empty(capacity, self.width, device=device, dtype=dtype)
-        self.tensors = self._views(self.buffer)
+        self.tensors = self.views(self.buffer)
 
-    def _views(self, buffer: Tensor) -> dict[str, Tensor]:
+    def views(self, buffer: Tensor) -> dict[str, Tensor]:
+        """The named tensors [rows, …] in a buffer of this layout [rows, parameters]."""
         views: dict[str, Tensor] = {}
         at = 0
         for name, spec in self.specs.items():

@@ -62,7 +62,7 @@ def steps(method: Method, shape: Shape) -> float:
 
 def _trained_weights(method: Method, shape: Shape) -> list[WeightShape]:
     """The base's own parameters that take a gradient; a sparse difference's is computed whole, then picked from."""
-    return list(method.trained(shape)) if method.changes_base else []  # type: ignore[attr-defined]
+    return list(method.trained(shape)) if method.changes_base else []
 
 
 def _first_readers(method: Method, shape: Shape, weights: Iterable[WeightShape]) -> Iterator[int]:
@@ -123,8 +123,10 @@ def _beside(run: Run, reference: Run) -> StepTime:
 def _seconds(run: Run) -> float:
     import torch
 
+    from intarsia.train.step import step_together
+
     began = time.perf_counter()
-    run.step(range(ROWS))
+    step_together([(run, range(ROWS))])
     if run.encoder.device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - began

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import LAYER_OUTPUT
-from intarsia.methods.bottleneck import ACTIVATIONS, activation, adapter_specs
+from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
 from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
@@ -61,4 +61,4 @@ class Bapna(Method):
     def output(self, own: Owned, h: Tensor) -> Tensor:
         name = f"{own.layer}.{own.site}"
         normal = own.layer_norm(h, f"{name}.norm", _EPS)
-        return h + own.linear(activation(self.activation)(own.linear(normal, f"{name}.down")), f"{name}.up")
+        return own.bottleneck(h, normal, name, self.activation)

@@ -10,9 +10,8 @@ attention only, parallel to the sub-layer, multiplicative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
 ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
 _INNER_NORMS = ("none", "layer", "batch")
-
-
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    import torch
-    import torch.nn.functional as F
-
-    table: dict[str, Callable[[Tensor], Tensor]] = {
-        "gelu": partial(F.gelu, approximate="tanh"),  # the paper's program uses the tanh form
-        "relu": F.relu,
-        "tanh": torch.tanh,
-        "swish": F.silu,
-    }
-    return table[name]
 
 
 @dataclass(frozen=True)
@@ -105,19 +91,20 @@ class Bottleneck(Method):
 
     def output(self, own: Owned, h: Tensor) -> Tensor:
         name = f"{own.layer}.{own.site}"
-        act = activation(self.activation)
         x = h
         if self.parallel:
             assert own.sublayer_input is not None
             x = own.sublayer_input
+        if self.depth == 1 and self.inner_norm == "none" and not self.multiplicative:
+            return own.bottleneck(h, x, name, self.activation)
         hidden = own.linear(x, f"{name}.down")  # [tokens, m]
         if self.inner_norm == "layer":
             hidden = own.layer_norm(hidden, f"{name}.inner", 1e-5)
         elif self.inner_norm == "batch":
             hidden = own.batch_norm(hidden, f"{name}.inner")
-        hidden = act(hidden)
+        hidden = own.activate(hidden, self.activation)
         for i in range(1, self.depth):
-            hidden = act(own.linear(hidden, f"{name}.hidden{i}"))
+            hidden = own.activate(own.linear(hidden, f"{name}.hidden{i}"), self.activation)
         u = own.linear(hidden, f"{name}.up")  # [tokens, d]
         return h + h * u if self.multiplicative else h + u
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from intarsia.encoder.noise import Noise
     from intarsia.encoder.owned import Owned
-    from intarsia.encoder.sites import Shape
+    from intarsia.encoder.sites import Shape, WeightShape
 
 Tensors = Mapping[str, "Tensor"]
 
@@ -74,6 +74,10 @@ class Method:
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         """The (site, layer) pairs where the method acts."""
         return frozenset()
+
+    def trained(self, shape: Shape) -> Iterable[WeightShape]:
+        """The weights of the base that the method trains."""
+        return ()
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         """Every trained tensor of the method on a base of this shape, by name."""
@@ -188,6 +192,19 @@ def running_key(method: Any) -> tuple[Any, ...]:
     """Equal for methods that compute the same with the same tensors: these share one stack of slots."""
     options = dataclasses.asdict(method)
     return (method.name, *((k, v) for k, v in sorted(options.items()) if k not in method.start_only))
+
+
+def lowest(method: Method, shape: Shape) -> int:
+    """The lowest layer in which a method acts; 0 also where it acts in the embeddings, the top one where it acts behind
+    the layers only. What enters that layer does not depend on the method."""
+    found = [shape.layers - 1]
+    for site, layer in method.places(shape):
+        if site != "final.norm":
+            found.append(max(0, layer))
+    for weight in method.trained(shape):
+        if not weight.behind:
+            found.append(min(weight.layers, default=0))
+    return min(found)
 
 
 def check_choice(option: str, value: Any, choices: Mapping[str, Any] | tuple[str, ...]) -> None:

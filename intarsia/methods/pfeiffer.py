@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError
-from intarsia.methods.bottleneck import ACTIVATIONS, activation, adapter_specs
+from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
 from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ class Pfeiffer(Method):
         name = f"{own.layer}.{own.site}"
         assert own.sublayer_input is not None
         u = own.module("ffn.norm")(h + own.sublayer_input)
-        return h + own.linear(activation(self.activation)(own.linear(u, f"{name}.down")), f"{name}.up")
+        return own.bottleneck(h, u, name, self.activation)

@@ -199,7 +199,8 @@ class Predictor:
             resident = self.residents[key]
             shape, tensors = self.encoder.shape, resident.tensors
             last = resident.method.phases(shape)[-1].name
-            self.alone[key] = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
+            weights = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
+            self.alone[key] = {name: weight.to(self.encoder.dtype) for name, weight in weights.items()}
             while len(self.alone) > WEIGHTS:
                 self.residents.pop(self.alone.popitem(last=False)[0], None)  # read again when asked again
         self.alone.move_to_end(key)

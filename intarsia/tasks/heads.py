@@ -77,11 +77,15 @@ class Head:
             assert encoder.pooler is not None
             weight, bias = encoder.pooler
             instead = pooler or {}
-            rows = torch.tanh(F.linear(rows, instead.get("weight", weight), instead.get("bias", bias)))
+            weight, bias = instead.get("weight", weight), instead.get("bias", bias)
+            rows = torch.tanh(F.linear(rows.to(weight.dtype), weight, bias.to(weight.dtype)))
         elif self.pooling == "trained-pooler":
-            rows = torch.tanh(F.linear(rows, tensors["pooler.weight"], tensors["pooler.bias"]))
+            rows = torch.tanh(
+                F.linear(rows.to(tensors["pooler.weight"].dtype), tensors["pooler.weight"], tensors["pooler.bias"])
+            )
         if own is not None:
             rows = own(rows)
+        rows = rows.to(tensors["output.weight"].dtype)
         rows = drop(rows, encoder.hidden_dropout, noise)
         return F.linear(rows, tensors["output.weight"], tensors["output.bias"])
 
@@ -90,7 +94,8 @@ class Head:
 
 
 def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """One vector a row [R, d]: the mean over its tokens, or its first token's state."""
+    """One vector a row [R, d]: the mean over its tokens, or its first token's state; in float32 at least."""
+    states = states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
     if pooling != "mean":
         return states.index_select(0, batch.starts)
     sums = torch.segment_reduce(states, "sum", lengths=batch.row_lengths, axis=0, unsafe=True)

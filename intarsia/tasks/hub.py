@@ -7,13 +7,14 @@ from typing import Any
 from intarsia.errors import DataError
 from intarsia.tasks.sources import SPLIT_NAMES, Gathered, Table
 
+BESIDE = ", and no file or folder of that name exists"
 ADVICE = "A local file or folder may be given instead."
 
 
 def load_hub(name: str, config: str | None) -> Gathered:
     """The train, dev and test splits of a hub data set; other splits are left out."""
     full_name = f"{name}:{config}" if config else name
-    splits = _download(name, config, full_name)
+    splits = download(name, config)
     roles = SPLIT_NAMES if len(splits) > 1 else dict.fromkeys(splits, "all")
     tables = {
         roles[split]: _table(f"{full_name} ({split})", data, roles[split])
@@ -24,25 +25,30 @@ def load_hub(name: str, config: str | None) -> Gathered:
     return Gathered(full_name, tables, {"from": "hub", "hub": name, "config": config})
 
 
-def _download(name: str, config: str | None, full_name: str) -> dict[str, Any]:
+def download(
+    name: str, config: str | None, *, revision: str | None = None, beside: str = BESIDE, advice: str = ADVICE
+) -> dict[str, Any]:
+    """The splits of a hub data set. `beside` and `advice` are for complaints: what was looked for too, what to do."""
     import datasets
 
+    full_name = f"{name}:{config}" if config else name
+    options = {"revision": revision} if revision else {}
     try:
-        return {str(split): data for split, data in datasets.load_dataset(name, config).items()}
+        return {str(split): data for split, data in datasets.load_dataset(name, config, **options).items()}
     except ConnectionError as error:
         raise DataError(
-            f"the hub could not be reached for the data set {full_name!r}, and there is no file or folder of that name "
-            f"({error}). Check the connection. {ADVICE}"
+            f"the hub could not be reached for the data set {full_name!r}{beside} ({error}). Check the connection. "
+            f"{advice}"
         ) from error
     except FileNotFoundError as error:
         raise DataError(
-            f"no data set {full_name!r} on the hub, and no file or folder of that name ({_first_line(error)}). "
-            f"Check the name, or log in if the data set is private. {ADVICE}"
+            f"no data set {full_name!r} on the hub{beside} ({_first_line(error)}). "
+            f"Check the name, or log in if the data set is private. {advice}"
         ) from error
     except Exception as error:  # the library raises whatever its parsers and its HTTP client raise
         raise DataError(
             f"the hub data set {full_name!r} could not be loaded: {_first_line(error)} "
-            f"A configuration is given after a colon, as in nyu-mll/glue:mrpc. {ADVICE}"
+            f"A configuration is given after a colon, as in nyu-mll/glue:mrpc. {advice}"
         ) from error
 
 
@@ -54,10 +60,10 @@ def _first_line(error: Exception) -> str:
 def _table(name: str, data: Any, split: str) -> Table:
     rows = data.to_list()
     for column, feature in data.features.items():
-        names = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+        names = class_names(feature)
         if names:
             for row in rows:
-                row[column] = _named(row[column], names)
+                row[column] = named(row[column], names)
         elif split == "test" and rows and all(row[column] == -1 for row in rows):
             # Hidden labels that are numbers are given as -1 throughout.
             for row in rows:
@@ -65,7 +71,12 @@ def _table(name: str, data: Any, split: str) -> Table:
     return Table(name, "row", range(1, len(rows) + 1), rows)
 
 
-def _named(value: Any, names: list[str]) -> Any:
+def class_names(feature: Any) -> list[str] | None:
+    """The names behind the numbers of a column, or of the lists in it; None where it has none."""
+    return getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+
+
+def named(value: Any, names: list[str]) -> Any:
     if isinstance(value, list):
-        return [_named(one, names) for one in value]
+        return [named(one, names) for one in value]
     return None if value is None or value < 0 else names[value]

@@ -17,13 +17,14 @@ from intarsia.train.job import Job, Settings
 
 @dataclass(frozen=True)
 class Grid:
-    """An empty tuple leaves a setting to each method's own recipe."""
+    """An empty tuple leaves a setting to each method's own recipe. Methods may have options: "houlsby-64 layers=3-5"."""
 
     methods: tuple[str, ...] = ("houlsby-64",)
     learning_rate: tuple[float, ...] = ()
     epochs: tuple[int, ...] = ()
     batch_size: tuple[int, ...] = ()
     seeds: int = 1
+    prefix_dropout: bool = True
 
     def __post_init__(self) -> None:
         if not self.methods or self.seeds < 1:
@@ -42,9 +43,13 @@ class Grid:
         found = []
         options = (self.learning_rate or (None,), self.epochs or (None,), self.batch_size or (None,), range(self.seeds))
         for text in self.methods:
-            method = parse(text)
+            name_and_size, *own = text.split()
+            method = parse(name_and_size, own)
             for rate, epochs, batch, seed in itertools.product(*options):
-                chosen = {"learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed, **given}
+                chosen = {
+                    "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
+                    "prefix_dropout": self.prefix_dropout, **{k: v for k, v in given.items() if v is not None},
+                }  # fmt: skip
                 found.append(Job(name, data, method, pooling, Settings.for_method(method, **chosen)))
         return sorted(found, key=lambda job: -job.settings.epochs)  # the longest first: no seat is left waiting for it
 
@@ -54,10 +59,12 @@ PAPER = Grid(
     ("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(3e-5, 3e-4, 3e-3), epochs=(3, 20), seeds=5
 )  # fmt: skip
 NAMED = {"small": SMALL, "paper": PAPER}
+_KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "prefix_dropout": (bool, "true or false")}
 
 
 def read_grid(text: str) -> Grid:
-    """`small`, `paper`, or a TOML file with lists: methods, learning_rate, epochs, batch_size; and a number, seeds."""
+    """`small`, `paper`, or a TOML file with lists: methods, learning_rate, epochs, batch_size; a number, seeds; and
+    true or false, prefix_dropout."""
     if text in NAMED:
         return NAMED[text]
     path = Path(text)
@@ -74,9 +81,8 @@ def read_grid(text: str) -> Grid:
     if unknown:
         raise IntarsiaError(f"{path} has {unknown[0]!r}, which no grid has; expected: {', '.join(known)}.")
     for key, value in content.items():
-        right = isinstance(value, int) if key == "seeds" else isinstance(value, list)
-        if not right:
-            expected = "a number" if key == "seeds" else "a list"
+        kind, expected = _KINDS.get(key, (list, "a list"))
+        if type(value) is not kind:
             raise IntarsiaError(f"{path}: {key} = {value!r} cannot be read; {expected} was expected.")
     options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
     return Grid(**options)

@@ -26,6 +26,7 @@ class Settings:
     adam: AdamSettings = field(default_factory=AdamSettings)
     patience: int | None = None  # stop after so many epochs without a better validation score
     dropout: bool = True  # that of the base, on in training
+    prefix_dropout: bool = True  # also below the method's lowest layer; False: what is below is computed once and kept
     metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
     seed: int = 0
 

@@ -6,21 +6,21 @@ import math
 import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.train import checkpoint
+from intarsia.train.floor import Floor
 from intarsia.train.job import Job
 from intarsia.train.order import epoch_batches
-from intarsia.train.run import Diverged, Run, Trained, runs_alone, step_together
+from intarsia.train.prefix import PrefixCache
+from intarsia.train.run import Run, Trained
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,20 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
+BYTES_A_SECOND = 5e8  # that are stored, before it is known
+
 Done = Callable[[Job, Trained | IntarsiaError], None]
 StateFile = Callable[[Job], Path | None]
 
 
 def train(
-    job: Job, encoder: Encoder, *, state_file: Path | None = None, watch: Watch | None = None, save_every: float = 15.0
+    job: Job,
+    encoder: Encoder,
+    *,
+    state_file: Path | None = None,
+    watch: Watch | None = None,
+    save_every: float = 15.0,
+    prefix: PrefixCache | None = None,
 ) -> Trained:
     """Run a job to its end and return its best checkpoint.
 
@@ -64,6 +72,7 @@ def train(
         done=lambda _, result: found.append(result),
         watch=watch,
         save_every=save_every,
+        prefix=prefix or PrefixCache(encoder, None if state_file is None else state_file.parent),
     )
     (result,) = found
     if isinstance(result, IntarsiaError):
@@ -77,117 +86,149 @@ def train_together(
     *,
     done: Done,
     together: int | None = None,
+    score_test: bool = False,
     state_file: StateFile = lambda _: None,
     watch: Watch | None = None,
     save_every: float = 15.0,
+    prefix: PrefixCache | None = None,
 ) -> None:
     """Run jobs to their ends, up to `together` of them (None: as many as fit) in each pass through the base.
 
     When a job ends, stops early or diverges, `done` is told and the next job takes its seat; the others do not notice.
     Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as seats become free, so
-    it may be a queue that others fill or take from.
+    it may be a queue that others fill or take from. With `score_test` each ended job's best checkpoint is scored on its
+    test part as well, which decides nothing. `prefix` keeps what the lower layers give, for jobs that have no dropout
+    there (None: in memory alone); it is empty when all jobs have ended.
     """
     queue = _Queue(jobs)
-    seats: list[Seat] = []
-    saved = time.monotonic()
-
-    def save() -> None:
-        for seat in seats:
-            seat.save()
-
+    prefix = prefix or PrefixCache(encoder)
+    floor = Floor(encoder, together, prefix)
+    seats: dict[Run, Seat] = {}
+    saving = _Saving(save_every)
     with _Interrupts() as interrupts:
         while True:
-            while (not seats or len(seats) < _room(seats, together)) and (job := queue.next(seats)) is not None:
-                seats.append(Seat(job, encoder, state_file(job), watch))
+            while floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
+                seat = Seat(job, floor.run(job, state_file(job), seats), state_file(job), watch, floor.tell_every)
+                seats[seat.run] = seat
             if not seats:
                 break
-            due = [seat for seat in seats if seat.due()]
-            for seat in seats:
-                if seat not in due:  # ended
-                    encoder.check_frozen()
-                    done(seat.run.job, seat.run.result())
-            seats[:] = due
-            if not seats:
+            ended = [seat for seat in seats.values() if seat.epoch_over()]
+            if ended:
+                _note(floor.stepper.losses(wait=True), seats, done)
+                ended = [seat for seat in ended if seat.run in seats]
+                said = floor.stepper.predict([seat.run for seat in ended], "dev")
+                over = [seat.run for seat, answer in zip(ended, said, strict=True) if not seat.end_epoch(answer)]
+                tested = _test_scores(over, floor) if score_test else [None] * len(over)
+                for run, test in zip(over, tested, strict=True):
+                    del seats[run]
+                    run.leave()
+                    encoder.check_untouched()
+                    done(run.job, run.result(test))
+                if saving.cheap(seats.values()):
+                    saving.save(seats.values())
                 continue
-            pairs = [(seat.run, seat.next_rows()) for seat in seats]
-            try:
-                losses = step_together(pairs)
-            except Diverged:  # alone in its pass
-                losses = [math.nan]
-            for seat, loss in zip(list(seats), losses, strict=True):
-                if math.isfinite(loss):
-                    seat.clock.tick(seat.epoch, loss)
-                else:
-                    seats.remove(seat)
-                    done(seat.run.job, seat.run.diverged(loss))
-            if time.monotonic() - saved > save_every or interrupts.wanted:
-                save()
-                saved = time.monotonic()
+            floor.stepper.step([(run, seat.next_rows()) for run, seat in seats.items()])
+            _note(floor.stepper.losses(), seats, done)
+            if saving.due(seats.values()) or interrupts.wanted:
+                _note(floor.stepper.losses(wait=True), seats, done)
+                saving.save(seats.values())
             interrupts.obey()
+    prefix.close()
+    encoder.check_frozen()
+
+
+def _test_scores(runs: list[Run], floor: Floor) -> list[float | None]:
+    tested = [run for run in runs if run.job.data.test]
+    for run in tested:
+        run.take_best()
+    said = floor.stepper.predict(tested, "test") if tested else []
+    found = {run: run.score("test", answer) for run, answer in zip(tested, said, strict=True)}
+    return [found.get(run) for run in runs]
+
+
+def _note(losses: Iterable[tuple[Run, float]], seats: dict[Run, Seat], done: Done) -> None:
+    """Tell each seat its losses; one whose loss is not a number is done."""
+    for run, loss in losses:
+        seat = seats.get(run)
+        if seat is None:  # diverged a few steps ago
+            continue
+        if math.isfinite(loss):
+            seat.clock.tick(seat.epoch, loss)
+        else:
+            del seats[run]
+            run.leave()
+            done(run.job, run.diverged(loss))
 
 
 class _Queue:
-    """Jobs in their order; those that cannot share a pass with the seated ones wait until all seats are free."""
+    """Jobs in their order; those that cannot share a pass with the seated ones wait."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self.jobs, self.waiting = iter(jobs), deque[Job]()
+        self.jobs, self.waiting = iter(jobs), list[Job]()
 
-    def next(self, seats: Sequence[Seat]) -> Job | None:
-        if seats and seats[0].run.alone:
-            return None
+    def next(self, accepts: Callable[[Job], bool]) -> Job | None:
+        for i, job in enumerate(self.waiting):
+            if accepts(job):
+                return self.waiting.pop(i)
         for job in self.jobs:
-            if not seats or self._fits(job, seats[0].run.job):
+            if accepts(job):
                 return job
             self.waiting.append(job)
-        return self.waiting.popleft() if self.waiting and not seats else None
-
-    @staticmethod
-    def _fits(job: Job, other: Job) -> bool:
-        return not runs_alone(job.method) and job.settings.dropout == other.settings.dropout
+        return None
 
 
-def _room(seats: Sequence[Seat], together: int | None) -> int:
-    """How many jobs may share a pass: as asked, or as many as make a pass of a good size."""
-    if together is not None:
-        return together
-    tokens = max(1.0, sum(seat.tokens_a_step for seat in seats) / len(seats))
-    return max(1, int(_tokens_a_pass(seats[0].run.encoder) / tokens))
+class _Saving:
+    """When to store the state of runs under way: every so often, and not so often that it takes up the time."""
 
+    def __init__(self, every: float) -> None:
+        self.every, self.last = every, time.monotonic()
+        self.took: float | None = None  # the last time
 
-def _tokens_a_pass(encoder: Encoder) -> float:
-    """On CPUs, more does not pay. On a GPU, what its free memory holds."""
-    if encoder.device.type != "cuda":
-        return 4096
-    free, _ = torch.cuda.mem_get_info(encoder.device)
-    shape = encoder.shape
-    a_token = shape.layers * 40 * shape.width * 4  # bytes: some forty vectors a layer are kept for the way back
-    return min(65536.0, 0.6 * free / a_token)
+    def due(self, seats: Iterable[Seat]) -> bool:
+        return time.monotonic() - self.last > self.every and self.cheap(seats)
+
+    def cheap(self, seats: Iterable[Seat]) -> bool:
+        """Whether storing would be little of the time since the last."""
+        took = sum(seat.bytes for seat in seats) / BYTES_A_SECOND if self.took is None else self.took
+        return self.every == 0 or time.monotonic() - self.last > 20 * took
+
+    def save(self, seats: Iterable[Seat]) -> None:
+        began = time.monotonic()
+        for seat in seats:
+            seat.save()
+        self.last = time.monotonic()
+        self.took = self.last - began
 
 
 class Seat:
     """A job on its way: its run, where it is in its epoch, where its state lies."""
 
-    def __init__(self, job: Job, encoder: Encoder, state_file: Path | None, watch: Watch | None) -> None:
-        self.state_file = state_file
-        self.run = run = Run(job, encoder, cache=state_file.parent if state_file is not None else None)
+    def __init__(
+        self, job: Job, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0
+    ) -> None:
+        self.state_file, self.run = state_file, run
         if state_file is not None and (stored := checkpoint.read(state_file)) is not None:
             run.resume(*stored)
-        self.clock = _Clock(run, watch)
-        self.lengths = [len(s.ids) for s in run.segments["train"]]
-        self.tokens_a_step = sum(self.lengths) / run.steps_an_epoch
+        self.clock = _Clock(run, watch, tell_every)
         self.epoch = len(run.state.history)
         self.batches = self._batches()
 
     def _batches(self) -> list[list[int]]:
         s = self.run.job.settings
-        return epoch_batches(self.lengths, s.batch_size, s.seed, self.epoch)
+        return epoch_batches(self.run.tokens["train"].lengths, s.batch_size, s.seed, self.epoch)
 
-    def due(self) -> bool:
-        """Whether there is a batch to learn from; ends epochs and phases that are over. False: the job has ended."""
+    def epoch_over(self) -> bool:
+        return self.run.phase_done or self._step() >= len(self.batches)  # done already: resumed at its very end
+
+    def _step(self) -> int:
+        return self.run.state.step - self.epoch * self.run.steps_an_epoch
+
+    def end_epoch(self, probabilities: np.ndarray) -> bool:
+        """End an epoch, and a phase that is over with it. False: the job has ended."""
         run = self.run
-        if run.state.step - self.epoch * run.steps_an_epoch >= len(self.batches):
-            run.end_epoch(self.epoch, self.clock.mean_loss())
-            self.save()
+        if self._step() >= len(self.batches):
+            run.end_epoch(self.epoch, self.clock.mean_loss(), probabilities)
+        run.state.seconds = self.clock.seconds()
         if run.phase_done:
             if run.last_phase:
                 return False
@@ -197,8 +238,13 @@ class Seat:
             self.batches = self._batches()
         return True
 
+    @property
+    def bytes(self) -> int:
+        """Of a stored state, roughly; 0 where none is stored."""
+        return 0 if self.state_file is None else 16 * self.run.best.numel()
+
     def next_rows(self) -> list[int]:
-        return self.batches[self.run.state.step - self.epoch * self.run.steps_an_epoch]
+        return self.batches[self._step()]
 
     def save(self) -> None:
         self.run.state.seconds = self.clock.seconds()
@@ -235,8 +281,10 @@ class _Interrupts:
 class _Clock:
     """Counts time and losses, and tells the watcher."""
 
-    def __init__(self, run: Run, watch: Watch | None) -> None:
+    def __init__(self, run: Run, watch: Watch | None, every: float) -> None:
+        """`every`: seconds from one telling to the next, at least."""
         self.run, self.watch = run, watch
+        self.every, self.told = every, 0.0
         self.before, self.began = run.state.seconds, time.monotonic()
         self.tokens_before, self.resumed_at = run.state.tokens, run.state.step
         self.losses: list[float] = []
@@ -251,9 +299,11 @@ class _Clock:
 
     def tick(self, epoch: int, loss: float) -> None:
         self.losses.append(loss)
-        if self.watch is None:
+        now = time.monotonic()
+        if self.watch is None or now - self.told < self.every:
             return
-        run, here = self.run, time.monotonic() - self.began
+        self.told = now
+        run, here = self.run, now - self.began
         state = run.state
         a_step = here / (state.step - self.resumed_at)
         self.watch(

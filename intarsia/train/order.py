@@ -9,13 +9,14 @@ import numpy as np
 POOL = 16  # batches whose examples are sorted by length together
 
 
-def epoch_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+def epoch_batches(lengths: Sequence[int] | np.ndarray, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
     """Every example once, in batches; a function of (seed, epoch) alone, so that a resumed run sees the same."""
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
-    order = random.permutation(len(lengths))
+    order, sizes = random.permutation(len(lengths)), np.asarray(lengths)
     batches: list[list[int]] = []
     pool = batch_size * POOL
     for start in range(0, len(order), pool):
-        rows = sorted(order[start : start + pool].tolist(), key=lambda r: lengths[r])
+        some = order[start : start + pool]
+        rows = some[np.argsort(sizes[some], kind="stable")].tolist()
         batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
     return [batches[i] for i in random.permutation(len(batches))]

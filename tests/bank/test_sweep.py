@@ -47,6 +47,25 @@ def test_wrong_grids_are_named(tmp_path: Path, content: str, words: str) -> None
         read_grid("large")
 
 
+def test_a_sweep_without_dropout_below_takes_each_row_there_once(tmp_path: Path) -> None:
+    encoder = tiny_with_words()
+    bank = intarsia.open(tmp_path / "bank", encoder)
+    data = load_data(opinions(60))
+    grid = Grid(("top-1",), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,), prefix_dropout=False)
+    tokens = [0]
+
+    def count(_: Any, args: Any) -> None:
+        tokens[0] += args[0].shape[1]
+
+    handle = encoder.model.encoder.layer[0].attention.register_forward_pre_hook(count)
+    seen: list[int] = []
+    found = bank.sweep({"one": data}, grid, watch=lambda moment: seen.append(tokens[0]))
+    handle.remove()
+    rows = encoder.tokenize([e.text for e in (*data.train, *data.dev)])
+    assert seen[-1] == sum(len(row.ids) for row in rows)
+    assert found["one"].header.training["prefix_dropout"] is False
+
+
 def test_the_best_on_dev_is_kept_with_the_whole_grid(tmp_path: Path) -> None:
     bank = intarsia.open(tmp_path / "bank", tiny_with_words())
     tasks = {"first": load_data(opinions(60, seed=1)), "second": load_data(opinions(60, seed=2))}

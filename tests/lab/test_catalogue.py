@@ -18,6 +18,7 @@ from intarsia.lab import cost
 from intarsia.lab.catalogue import Catalogue, catalogue, mergeable, shape_of, sized_name
 from intarsia.lab.tables import WIDTH, methods_table
 from intarsia.methods import PRESETS, DiffPruning, LoRA, parse
+from intarsia.train.step import step_together
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def multiply_adds(run: Any) -> int:
         return int(2 * a[0] * a[1] * b[1])
 
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: in_place}) as counter:
-        run.step(range(cost.ROWS))
+        step_together([(run, range(cost.ROWS))])[0]
     counted = counter.get_flop_counts()["Global"]
     return sum(number for operation, number in counted.items() if str(operation).startswith(("aten.mm", "aten.addmm")))
 

@@ -24,6 +24,7 @@ from intarsia.lab.tables import comparison_rows
 from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
 from intarsia.train import loop
+from intarsia.train import step as step_module
 
 RECIPE: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "batch_size": 16}
 
@@ -107,7 +108,7 @@ def test_after_a_crash_nothing_is_repeated(
     encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[str, int, int]] = []
-    step = loop.step_together
+    step = step_module.step_together
 
     def crashing(pairs: Any) -> list[float]:
         ((run, _),) = pairs
@@ -116,7 +117,7 @@ def test_after_a_crash_nothing_is_repeated(
         taken.append((run.method.name, run.job.settings.seed, run.state.step))
         return step(pairs)
 
-    monkeypatch.setattr(loop, "step_together", crashing)
+    monkeypatch.setattr(step_module, "step_together", crashing)
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE, "epochs": 2}
     crash = True
     with pytest.raises(OSError, match="power cut"):
@@ -132,7 +133,7 @@ def test_after_a_crash_nothing_is_repeated(
     assert ended[:3] == [("bitfit", 0, True), ("bitfit", 1, True), ("lora", 0, False)] and len(ended) == 6
     running = [moment for moment in seen if moment.info]
     assert all(moment.seconds_left is not None and 0 <= moment.share <= 1 for moment in running)
-    monkeypatch.setattr(loop, "step_together", step)
+    monkeypatch.setattr(step_module, "step_together", step)
     fresh = compare(task, ["lora"], **{**options, "folder": tmp_path / "fresh"})
     assert [r.test for r in found.row("lora").results] == [r.test for r in fresh.row("lora").results]
 
@@ -140,7 +141,7 @@ def test_after_a_crash_nothing_is_repeated(
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = loop.step_together
+    step = step_module.step_together
 
     def diverging(pairs: Any) -> list[float]:
         ((run, _),) = pairs
@@ -148,7 +149,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
             raise IntarsiaError("training diverged")
         return step(pairs)
 
-    monkeypatch.setattr(loop, "step_together", diverging)
+    monkeypatch.setattr(step_module, "step_together", diverging)
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE}
     found = compare(task, ["ia3", "top-9", "bitfit", "layernorm"], **options)
     assert [row.name for row in found.rows] == ["ia3", "layernorm", "bitfit", "top-9"]
@@ -167,7 +168,7 @@ def test_a_full_disk_is_no_fault_of_the_method(
     def full(*_: Any) -> None:
         raise BankError("The disk is full")
 
-    monkeypatch.setattr(loop, "step_together", full)
+    monkeypatch.setattr(step_module, "step_together", full)
     with pytest.raises(BankError, match="disk"):
         compare(task, ["lora"], encoder=encoder, folder=tmp_path, **RECIPE)
     assert not list((tmp_path / "runs").iterdir())

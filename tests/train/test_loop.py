@@ -18,6 +18,7 @@ from intarsia.methods import Bottleneck
 from intarsia.tasks import TaskData, load_data
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train
+from intarsia.train.step import step_together
 
 
 def job(data: TaskData | None = None, **changes: object) -> Job:
@@ -44,7 +45,7 @@ def test_it_learns_and_keeps_the_best_epoch() -> None:
 def test_it_overfits_a_small_batch() -> None:
     encoder = tiny_with_words()
     run = Run(job(learning_rate=1e-3, epochs=50), encoder)
-    losses = [run.step(range(8)) for _ in range(80)]
+    losses = [step_together([(run, range(8))])[0] for _ in range(80)]
     assert sum(losses[-5:]) / 5 < 0.1
 
 
@@ -86,7 +87,7 @@ def test_divergence_is_an_error_that_says_what_to_do() -> None:
     run = Run(job(), encoder)
     run.slots.buffer.fill_(float("nan"))
     with pytest.raises(IntarsiaError, match="learning rate below"):
-        run.step([0, 1])
+        step_together([(run, [0, 1])])[0]
 
 
 def test_patience_stops_early() -> None:

@@ -35,6 +35,7 @@ from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train
+from intarsia.train.step import predict, step_together
 
 
 @cache
@@ -139,10 +140,10 @@ def test_features_are_what_a_pass_gives(pooling: Pooling) -> None:
     from intarsia.tasks.heads import pool
 
     run = Run(job(Features(), pooling), encoder())
-    batch = pack(run.segments["train"])
+    batch = pack(run.tokens["train"].segments)
     with torch.no_grad():
         expected = pool(encoder().forward(batch), batch, pooling)
-    assert run.stored["train"].shape == (batch.rows, encoder().shape.layers, encoder().shape.width)
+    assert run.states("train").shape == (batch.rows, encoder().shape.layers, encoder().shape.width)
     assert torch.allclose(run.stored["train"][:, -1], expected, atol=1e-5)
 
 
@@ -210,11 +211,11 @@ def test_it_overfits_a_small_batch(name: str) -> None:
     run = Run(job(method, learning_rate=rate, epochs=8), encoder())
     rows = range(8)
     while True:
-        losses = [run.step(rows) for _ in range(32)]
+        losses = [step_together([(run, rows)])[0] for _ in range(32)]
         assert run.state.phase > 0 or losses[0] > 0.6
         if run.last_phase:
             break
         run.next_phase()
-    right = run.predict("train")[rows, run.targets[:8]]  # probabilities, without dropout
+    right = predict(run, "train")[rows, run.targets[:8]]  # probabilities, without dropout
     assert -np.log(right).mean() < 0.1
     encoder().check_frozen()

@@ -1,0 +1,102 @@
+"""Passes of a fixed shape, for GPUs: who owns which token is read from tables on the device, so that a pass recorded
+once serves every batch that fits. All slots in it share one method and one stack of tensors.
+
+What is computed is what `packed`, `owned` and `noise` compute, by the kernels in `intarsia/kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from intarsia.encoder.noise import Noise
+
+if TYPE_CHECKING:
+    from intarsia.kernels import Layout
+
+
+@dataclass(frozen=True)
+class FixedRuns:
+    """Which slot owns which tokens of a pass of fixed shape. Stands where `owned.Runs` stands in other passes."""
+
+    layout: Layout
+    low: Mapping[str, Tensor]  # the stack's tensors in the base's precision, [slots, …]; same names
+
+    def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
+        from intarsia.kernels import rows
+
+        return rows.spread(stacked, dtype, self.layout)
+
+    def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+        from intarsia.kernels import linear
+
+        weight = f"{name}.weight"
+        return linear.linear(x, tensors[weight], tensors.get(f"{name}.bias"), self.low[weight], self.layout)
+
+    def bottleneck(self, h: Tensor, x: Tensor, tensors: Mapping[str, Tensor], name: str, activation: str) -> Tensor:
+        from intarsia.encoder.owned import ACTIVATIONS
+        from intarsia.kernels import bottleneck
+
+        down, up = f"{name}.down", f"{name}.up"
+        if tensors[f"{down}.weight"].shape[1] > bottleneck.WIDEST:
+            return h + self.linear(ACTIVATIONS[activation](self.linear(x, tensors, down)), tensors, up)
+        weights = tuple(tensors[f"{part}.{kind}"] for part in (down, up) for kind in ("weight", "bias"))
+        low = self.low[f"{down}.weight"], self.low[f"{up}.weight"]
+        return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout)  # type: ignore[arg-type]
+
+    def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        from intarsia.kernels import norm
+
+        return norm.layer_norm(x, gain, bias, eps, self.layout)
+
+
+class FixedNoise(Noise):
+    """Dropout by each slot's own seed: what a job drops does not depend on its neighbours."""
+
+    def __init__(self, layout: Layout, *, dropout: bool) -> None:
+        self.layout, self.dropout = layout, dropout
+        self.calls = 0
+
+    def site(self) -> int:
+        """A number for one call in the pass: the same in every pass of this kind."""
+        self.calls += 1
+        return self.calls
+
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        from intarsia.kernels import dropout
+
+        return dropout.dropout(x, p, self.site(), self.layout)
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    """Tokens at fixed addresses. Stands where `packed.Batch` stands in other passes."""
+
+    ids: Tensor  # [tokens]
+    types: Tensor
+    positions: Tensor
+    runs: FixedRuns
+
+    @property
+    def tokens(self) -> int:
+        return self.runs.layout.tokens
+
+    @property
+    def longest(self) -> int:
+        return self.runs.layout.longest
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, p: float, noise: Noise | None, relative: Tensor | None
+    ) -> Tensor:
+        from intarsia.kernels import attention
+
+        site = 0
+        if not isinstance(noise, FixedNoise) or not noise.dropout:
+            p = 0.0
+        elif p > 0.0:
+            site = noise.site()
+        return attention.attention(q, k, v, self.runs.layout, scale=scale, p=p, site=site, relative=relative)

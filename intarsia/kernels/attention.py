@@ -1,0 +1,158 @@
+"""Attention within short segments: a segment and a head are one program, its scores never leave the chip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from intarsia.kernels import Layout
+from intarsia.kernels.mixing import kept, limit_of, site_of
+
+LONGEST = 128
+FEW = 160  # segments that are better run in one class, whatever their lengths
+_CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it
+
+
+@triton.jit
+def _probabilities(
+    q, k, table, head, length, scale, middle, seed, site, limit, local,
+    RELATIVE: tl.constexpr, DROP: tl.constexpr, T: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Of a segment's queries over its keys [T, T], and which of them dropout keeps."""
+    steps = tl.arange(0, T)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * scale
+    if RELATIVE:
+        distance = steps[None, :] - steps[:, None] + middle
+        near = (steps < length)[:, None] & (steps < length)[None, :]
+        scores += tl.load(table + head * (2 * middle + 1) + distance, mask=near, other=0.0).to(tl.float32)
+    scores = tl.where((steps < length)[None, :], scores, float("-inf"))
+    scores = tl.exp(scores - tl.max(scores, 1)[:, None])
+    p = scores / tl.sum(scores, 1)[:, None]
+    if DROP:
+        index = ((local + steps)[:, None] * HEADS + head) * 128 + steps[None, :]
+        keep = kept(seed, site, index, limit)
+    else:
+        keep = p >= 0.0
+    return p, keep
+
+
+@triton.jit
+def _attention_forward(
+    q, k, v, out, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale, scale, middle,
+    token_stride, RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr,
+    T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    length = tl.load(row_length + row)
+    if (length > ABOVE) & (length <= T):
+        start = tl.load(row_start + row)
+        slot = tl.load(tile_slot + start // ALIGN)
+        steps, d = tl.arange(0, T), tl.arange(0, WIDE)
+        inside = (steps < length)[:, None] & (d < D)[None, :]
+        place = (start + steps)[:, None].to(tl.int64) * token_stride + head * D + d[None, :]
+        qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
+        p, keep = _probabilities(
+            qs, ks, table, head, length, scale, middle, tl.load(seeds + slot), site, limit,
+            start - tl.load(slot_start + slot), RELATIVE, DROP, T, HEADS, EXACT,
+        )  # fmt: skip
+        if DROP:
+            p = tl.where(keep, p * rescale, 0.0)
+        vs = tl.load(v + place, mask=inside, other=0.0)
+        y = tl.dot(p.to(vs.dtype), vs, input_precision="ieee" if EXACT else "tf32")
+        to = (start + steps)[:, None].to(tl.int64) * (HEADS * D) + head * D + d[None, :]
+        tl.store(out + to, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _attention_backward(
+    q, k, v, g, dq, dk, dv, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale, scale,
+    middle, token_stride, grad_stride, RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr,
+    ABOVE: tl.constexpr,
+    T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    length = tl.load(row_length + row)
+    if (length > ABOVE) & (length <= T):
+        start = tl.load(row_start + row)
+        slot = tl.load(tile_slot + start // ALIGN)
+        steps, d = tl.arange(0, T), tl.arange(0, WIDE)
+        inside = (steps < length)[:, None] & (d < D)[None, :]
+        place = (start + steps)[:, None].to(tl.int64) * token_stride + head * D + d[None, :]
+        to = (start + steps)[:, None].to(tl.int64) * (HEADS * D) + head * D + d[None, :]
+        qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
+        vs, gs = tl.load(v + place, mask=inside, other=0.0), tl.load(g + to, mask=inside, other=0.0)
+        p, keep = _probabilities(
+            qs, ks, table, head, length, scale, middle, tl.load(seeds + slot), site, limit,
+            start - tl.load(slot_start + slot), RELATIVE, DROP, T, HEADS, EXACT,
+        )  # fmt: skip
+        dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
+        if DROP:
+            dropped = tl.where(keep, p * rescale, 0.0)
+            dp = tl.where(keep, dp * rescale, 0.0)
+        to = (start + steps)[:, None].to(tl.int64) * grad_stride + head * D + d[None, :]
+        change = tl.dot(tl.trans(dropped.to(gs.dtype)), gs, input_precision="ieee" if EXACT else "tf32")
+        tl.store(dv + to, change.to(dv.dtype.element_ty), mask=inside)
+        ds = (p * (dp - tl.sum(dp * p, 1)[:, None]) * scale).to(qs.dtype)
+        change = tl.dot(ds, ks, input_precision="ieee" if EXACT else "tf32")
+        tl.store(dq + to, change.to(dq.dtype.element_ty), mask=inside)
+        change = tl.dot(tl.trans(ds), qs, input_precision="ieee" if EXACT else "tf32")
+        tl.store(dk + to, change.to(dk.dtype.element_ty), mask=inside)
+
+
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, call: _Call, *strides: int) -> None:
+    layout, above = call.layout, 0
+    classes = tuple(t for t in _CLASSES if t <= layout.longest)
+    if layout.row_start.shape[0] <= FEW:
+        classes = classes[-1:]
+    for most in classes:
+        table = tensors[0] if call.relative is None else call.relative
+        kernel[(layout.row_start.shape[0], heads)](
+            *tensors, table, layout.row_start, layout.row_length, layout.tile_slot, layout.slot_start, layout.seeds,
+            site_of(call.site), limit_of(call.p), 1.0 / (1.0 - call.p), call.scale, table.shape[-1] // 2, *strides,
+            call.relative is not None, call.p > 0.0, layout.align, above, most, width,
+            max(16, triton.next_power_of_2(width)), heads, tensors[0].dtype == torch.float32,
+            num_warps=max(1, most // 16),
+        )  # fmt: skip
+        above = most
+
+
+class _Call:
+    def __init__(self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout) -> None:
+        self.relative, self.scale, self.p, self.site, self.layout = relative, scale, p, site, layout
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
+        if not q.stride() == k.stride() == v.stride() or q.stride()[1:] != (q.shape[2], 1):
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        _, heads, width = q.shape
+        out = torch.empty(q.shape, device=q.device, dtype=q.dtype)
+        _launch(_attention_forward, (q, k, v, out), heads, width, call, q.stride(0))
+        ctx.save_for_backward(q, k, v)
+        ctx.call = call
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors
+        g = g.contiguous()
+        tokens, heads, width = g.shape
+        beside = torch.empty(
+            tokens, 3, heads, width, device=g.device, dtype=g.dtype
+        )  # one product takes all three back
+        dq, dk, dv = beside.unbind(1)
+        strides = q.stride(0), 3 * heads * width
+        _launch(_attention_backward, (q, k, v, g, dq, dk, dv), heads, width, ctx.call, *strides)
+        return dq, dk, dv, None
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, scale: float, p: float, site: int, relative: Tensor | None
+) -> Tensor:
+    """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores."""
+    return _Attention.apply(q, k, v, _Call(relative, scale, p, site, layout))

@@ -1,0 +1,265 @@
+"""h + W_up act(W_down x + b_down) + b_up in one kernel, with each slot's own tensors; and its way back in two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from intarsia.kernels import Layout
+
+ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3}
+WIDEST = 256  # hidden units that fit
+
+
+@triton.jit
+def _tanh(x):
+    return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+
+
+@triton.jit
+def _act(z, KIND: tl.constexpr):
+    if KIND == 0:
+        return 0.5 * z * (1.0 + _tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)))
+    elif KIND == 1:
+        return tl.maximum(z, 0.0)
+    elif KIND == 2:
+        return _tanh(z)
+    else:
+        return z / (1.0 + tl.exp(-z))
+
+
+@triton.jit
+def _slope(z, KIND: tl.constexpr):
+    if KIND == 0:
+        y = _tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))
+        steep = 0.7978845608028654 * (1.0 + 0.134145 * z * z)
+        return 0.5 * (1.0 + y) + 0.5 * z * (1.0 - y * y) * steep
+    elif KIND == 1:
+        return tl.where(z > 0.0, 1.0, 0.0)
+    elif KIND == 2:
+        y = _tanh(z)
+        return 1.0 - y * y
+    else:
+        s = 1.0 / (1.0 + tl.exp(-z))
+        return s * (1.0 + z * (1.0 - s))
+
+
+@triton.jit
+def _bottleneck_forward(
+    h, x, hidden, out, down, down_bias, up, up_bias, tile_slot, stride, low_stride, width, size, share,
+    KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    slot = tl.load(tile_slot + tile).to(tl.int64)
+    rows = (tile * ALIGN + tl.arange(0, ALIGN)).to(tl.int64)
+    units = tl.arange(0, M)
+    real = units < size
+    z = tl.zeros((ALIGN, M), tl.float32)
+    for at in range(0, width, BLOCK):
+        k = at + tl.arange(0, BLOCK)
+        inside = k < width
+        read = tl.load(x + rows[:, None] * width + k[None, :], mask=inside[None, :], other=0.0)
+        weight = tl.load(
+            down + slot * low_stride + units[None, :] * width + k[:, None],
+            mask=inside[:, None] & real[None, :], other=0.0,
+        )  # fmt: skip
+        z = tl.dot(read, weight, z, input_precision="ieee" if EXACT else "tf32")
+    z += tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
+    z = z.to(hidden.dtype.element_ty)
+    if tl.program_id(1) == 0:
+        tl.store(hidden + rows[:, None] * size + units[None, :], z, mask=real[None, :])
+    a = tl.where(real[None, :], _act(z.to(tl.float32), KIND), 0.0).to(hidden.dtype.element_ty)
+    for at in range(tl.program_id(1) * share, tl.minimum(width, (tl.program_id(1) + 1) * share), BLOCK):
+        k = at + tl.arange(0, BLOCK)
+        inside = k < width
+        weight = tl.load(
+            up + slot * low_stride + k[None, :] * size + units[:, None],
+            mask=inside[None, :] & real[:, None], other=0.0,
+        )  # fmt: skip
+        u = tl.dot(a, weight, input_precision="ieee" if EXACT else "tf32")
+        u += tl.load(up_bias + slot * stride + k, mask=inside, other=0.0)[None, :]
+        place = rows[:, None] * width + k[None, :]
+        u += tl.load(h + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        tl.store(out + place, u.to(out.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def _bottleneck_backward(
+    g, hidden, dz, dx, down, up, tile_slot, low_stride, width, size, share,
+    SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    slot = tl.load(tile_slot + tile).to(tl.int64)
+    rows = (tile * ALIGN + tl.arange(0, ALIGN)).to(tl.int64)
+    units = tl.arange(0, M)
+    real = units < size
+    da = tl.zeros((ALIGN, M), tl.float32)
+    for at in range(0, width, BLOCK):
+        k = at + tl.arange(0, BLOCK)
+        inside = k < width
+        back = tl.load(g + rows[:, None] * width + k[None, :], mask=inside[None, :], other=0.0)
+        weight = tl.load(
+            up + slot * low_stride + k[:, None] * size + units[None, :],
+            mask=inside[:, None] & real[None, :], other=0.0,
+        )  # fmt: skip
+        da = tl.dot(back, weight, da, input_precision="ieee" if EXACT else "tf32")
+    narrow = rows[:, None] * size + units[None, :]
+    z = tl.load(hidden + narrow, mask=real[None, :], other=0.0).to(tl.float32)
+    change = tl.where(real[None, :], da * _slope(z, KIND), 0.0).to(dz.dtype.element_ty)
+    if tl.program_id(1) == 0:
+        tl.store(dz + narrow, change, mask=real[None, :])
+    for at in range(tl.program_id(1) * share, tl.minimum(width, (tl.program_id(1) + 1) * share), BLOCK):
+        k = at + tl.arange(0, BLOCK)
+        inside = k < width
+        weight = tl.load(
+            down + slot * low_stride + units[:, None] * width + k[None, :],
+            mask=real[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(change, weight, input_precision="ieee" if EXACT else "tf32")
+        place = rows[:, None] * width + k[None, :]
+        if SKIP:
+            total += tl.load(g + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        tl.store(dx + place, total.to(dx.dtype.element_ty), mask=inside[None, :])
+
+
+@triton.jit
+def _bottleneck_weights(
+    g, x, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, width, size,
+    KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Over a slot's tokens, dz' x for the matrix down, or (every other program) act(hidden)' g for the matrix up."""
+    slot = tl.program_id(0)
+    up = tl.program_id(2) % 2
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    units = tl.program_id(2) // 2 * M + tl.arange(0, M)
+    inside, real = k < width, units < size
+    total = tl.zeros((M, BLOCK), tl.float32)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    narrow_sums = tl.zeros((M,), tl.float32)
+    wide_from, narrow_from = x, dz
+    if up == 1:
+        wide_from, narrow_from = g, hidden
+    end = tl.load(slot_end + slot)
+    for at in range(tl.load(slot_start + slot), end, CHUNK):
+        rows = (at + tl.arange(0, CHUNK)).to(tl.int64)
+        mine = (rows < end)[:, None]
+        wide = tl.load(wide_from + rows[:, None] * width + k[None, :], mask=mine & inside[None, :], other=0.0)
+        narrow = tl.load(narrow_from + rows[:, None] * size + units[None, :], mask=mine & real[None, :], other=0.0)
+        if up == 1:
+            acted = _act(narrow.to(tl.float32), KIND)
+            narrow = tl.where(mine & real[None, :], acted, 0.0).to(wide.dtype)
+            sums += tl.sum(wide.to(tl.float32), 0)
+        else:
+            narrow_sums += tl.sum(narrow.to(tl.float32), 0)
+        total = tl.dot(tl.trans(narrow), wide, total, input_precision="ieee" if EXACT else "tf32")
+    own = slot.to(tl.int64) * width * size
+    both = real[:, None] & inside[None, :]
+    if up == 1:
+        tl.store(d_up + own + k[None, :] * size + units[:, None], total, mask=both)
+        if tl.program_id(2) == 1:
+            tl.store(d_up_bias + slot.to(tl.int64) * width + k, sums, mask=inside)
+    else:
+        tl.store(d_down + own + units[:, None] * width + k[None, :], total, mask=both)
+        if tl.program_id(1) == 0:
+            tl.store(d_down_bias + slot.to(tl.int64) * size + units, narrow_sums, mask=real)
+
+
+PROGRAMS = 128  # about as many as a large GPU runs side by side: with few tokens a tile's columns are shared out
+
+
+def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, int, int]:
+    """Columns of a block, columns of a program, warps and stages, as they were fastest for BERT-base on an H200."""
+    block, warps, stages = (32, 4, 2) if exact else (128, 8, 3) if units <= 64 else (64, 8, 2)
+    blocks = triton.cdiv(width, block)
+    programs = max(1, min(blocks, PROGRAMS // tiles))
+    return block, triton.cdiv(blocks, programs) * block, warps, stages
+
+
+def _chunks(slots: int, exact: bool) -> tuple[int, int, int, int]:
+    """Tokens and columns of a block, warps and stages of the weights' gradients."""
+    return (32, 32, 4, 2) if exact else (128, 64, 4, 3) if slots <= 4 else (64, 128, 4, 4)
+
+
+def _units(size: int) -> int:
+    return max(16, triton.next_power_of_2(size))
+
+
+class _Bottleneck(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        x: Tensor | None,  # None: it reads h itself
+        down: Tensor,
+        down_bias: Tensor,
+        up: Tensor,
+        up_bias: Tensor,
+        low_down: Tensor,
+        low_up: Tensor,
+        kind: int,
+        layout: Layout,
+    ) -> Tensor:
+        h = h.contiguous()
+        read = h if x is None else x.contiguous()
+        tokens, width = h.shape
+        size = down.shape[1]
+        exact = h.dtype == torch.float32
+        hidden = torch.empty(tokens, size, device=h.device, dtype=h.dtype)
+        out = torch.empty_like(h)
+        m = _units(size)
+        tiles = tokens // layout.align
+        block, share, warps, stages = _tile(tiles, width, m, exact)
+        _bottleneck_forward[(tiles, triton.cdiv(width, share))](
+            h, read, hidden, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, down_bias.stride(0),
+            low_down.stride(0), width, size, share, kind, layout.align, m, block, exact,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        ctx.save_for_backward(read, hidden, low_down, low_up)
+        ctx.layout, ctx.kind, ctx.skip = layout, kind, x is None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        read, hidden, low_down, low_up = ctx.saved_tensors
+        layout: Layout = ctx.layout
+        g = g.contiguous()
+        tokens, width = g.shape
+        size = hidden.shape[1]
+        exact = g.dtype == torch.float32
+        dz, dx = torch.empty_like(hidden), torch.empty_like(g)
+        m = _units(size)
+        tiles = tokens // layout.align
+        block, share, warps, stages = _tile(tiles, width, m, exact)
+        _bottleneck_backward[(tiles, triton.cdiv(width, share))](
+            g, hidden, dz, dx, low_down, low_up, layout.tile_slot, low_down.stride(0), width, size, share,
+            ctx.skip, ctx.kind, layout.align, m, block, exact, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        like: dict[str, Any] = {"device": g.device, "dtype": torch.float32}
+        d_down, d_up = (torch.empty(layout.slots, *s, **like) for s in ((size, width), (width, size)))
+        d_down_bias, d_up_bias = (torch.empty(layout.slots, s, **like) for s in (size, width))
+        part = min(m, 64)
+        chunk, block, warps, stages = _chunks(layout.slots, exact)
+        _bottleneck_weights[(layout.slots, triton.cdiv(width, block), 2 * triton.cdiv(size, part))](
+            g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end, width, size,
+            ctx.kind, chunk, part, block, exact, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+        dh, dread = (dx, None) if ctx.skip else (g, dx)
+        return dh, dread, d_down, d_down_bias, d_up, d_up_bias, None, None, None, None
+
+
+def bottleneck(
+    h: Tensor,
+    x: Tensor | None,
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    low: tuple[Tensor, Tensor],
+    activation: str,
+    layout: Layout,
+) -> Tensor:
+    """h, x [tokens, width] (x None: h itself); `weights` are down, its bias, up, its bias, [slots, …] in float32, views
+    of one buffer; `low` are both matrices in h's type, views of another."""
+    return _Bottleneck.apply(h, x, *weights, *low, ACTIVATIONS[activation], layout)

@@ -1,0 +1,34 @@
+"""Random decisions as a function of (seed, site, index): the same on the way forward and back, nothing stored."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mixed(x):
+    """A 32-bit finaliser with low bias."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    x ^= x >> 16
+    return x
+
+
+@triton.jit
+def kept(seed, site, index, limit):
+    """True with probability 1 - limit / 2^24."""
+    start = mixed(mixed(seed.to(tl.uint32)) + site)
+    return (mixed(index.to(tl.uint32) ^ start) >> 8).to(tl.float32) >= limit
+
+
+def limit_of(p: float) -> float:
+    return p * 2.0**24
+
+
+def site_of(number: int) -> int:
+    """A call's number in a pass, spread over 32 bits (signed)."""
+    spread = (number + 1) * 0x9E3779B9 % 2**32
+    return spread - 2**32 if spread >= 2**31 else spread

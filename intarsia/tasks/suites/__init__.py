@@ -1,0 +1,31 @@
+"""Public tasks by name: what they are, what of them is here, and how they get here."""
+
+from __future__ import annotations
+
+from intarsia.tasks.suites.fetch import Fetched, fetch
+from intarsia.tasks.suites.folder import Listing, Part, Status, data_folder, list_data, status
+from intarsia.tasks.suites.loading import load, read_texts
+from intarsia.tasks.suites.registry import SUITES, chosen, find
+from intarsia.tasks.suites.submission import write_submission
+from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+
+__all__ = [
+    "SUITES",
+    "Fetched",
+    "Hub",
+    "Layout",
+    "Listing",
+    "Part",
+    "Status",
+    "Suite",
+    "SuiteTask",
+    "chosen",
+    "data_folder",
+    "fetch",
+    "find",
+    "list_data",
+    "load",
+    "read_texts",
+    "status",
+    "write_submission",
+]

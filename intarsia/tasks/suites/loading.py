@@ -1,0 +1,107 @@
+"""A task of a suite as data to learn from."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import DataError
+from intarsia.tasks.data import load_data
+from intarsia.tasks.examples import TaskData
+from intarsia.tasks.reading import read_rows
+from intarsia.tasks.suites.folder import Status, data_folder, status
+from intarsia.tasks.suites.registry import find
+from intarsia.tasks.suites.suite import SuiteTask
+
+
+def load(
+    name: str, data: str | Path | None = None, *, partial: bool = False, seed: int = 0, limit: int | None = None
+) -> TaskData:
+    """Train, dev and test of a task such as "glue/cola", from a data folder (else INTARSIA_DATA, else `data`).
+
+    Parts follow the rules of `load_data`: where the test labels are hidden, dev is test and a tenth of train is dev. A
+    sample is refused unless `partial` allows it, and `source["partial"]` says so then.
+    """
+    task = find(name)
+    if task.kind in ("span", "tags"):
+        reader = "squad.read_squad" if task.kind == "span" else "tagging.read_tagged"
+        raise DataError(
+            f"{name} has {'spans' if task.kind == 'span' else 'tags'}, which are not learned from yet. Its rows are "
+            f"read by intarsia.tasks.suites.{reader}(path)."
+        )
+    if not task.rows.keys() & {"train", "all"}:
+        raise DataError(
+            f"{name} has a test part only. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
+        )
+    found = _here(task, data_folder(data), partial)
+    paths = {split: path for split, path in found.paths.items() if split in ("train", "dev", "test", "all")}
+    if not paths.keys() & {"train", "all"}:
+        raise DataError(f"{name}: train is missing, and only {', '.join(paths)} here. {_advice(task)}")
+    rows = {split: [row for _, row in read_rows(path)] for split, path in paths.items()}
+    kept = {split: [row for row in some if _is_learned(task, row)] for split, some in rows.items()}
+    left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
+    if task.pooled and found.state == "whole":
+        kept = {"all": [row for some in kept.values() for row in some]}
+    loaded = load_data(kept, **_columns(task), label="label", kind=task.kind, seed=seed, limit=limit)  # type: ignore[arg-type]
+    origin = {
+        **loaded.source,
+        "from": "files",
+        "files": {split: str(path) for split, path in paths.items()},
+        "suite": task.full_name,
+        "partial": found.state != "whole",
+        "left_out": left_out,
+    }
+    return dataclasses.replace(loaded, source=origin)
+
+
+def read_texts(
+    name: str, data: str | Path | None = None, *, split: str = "test", partial: bool = False
+) -> list[str | tuple[str, str]]:
+    """The texts of a split in their official order, one for each answer of a submission.
+
+    An empty text, of which QQP has a few, is given as a dash: it cannot be asked about, and yet needs an answer.
+    """
+    task, folder = find(name), data_folder(data)
+    if task.kind not in ("label", "score") or split not in task.rows:
+        known = ", ".join(task.rows)
+        raise DataError(f"{name} has no texts under {split!r}. It is of the kind {task.kind}, with {known}.")
+    part = next(part for part in status(task, folder).parts if part.split == split)
+    if part.path is None or not (part.whole or partial):
+        here = "is not" if part.path is None else "is only a sample"
+        raise DataError(f"{split} of {name} {here} in the data folder {folder}. {_advice(task)}")
+    texts = [[row[column] for column in task.texts] for _, row in read_rows(part.path)]
+    asked = [tuple(text if text.strip() else "-" for text in row) for row in texts]
+    return [(row[0], row[1]) if task.pairs else row[0] for row in asked]
+
+
+def _is_learned(task: SuiteTask, row: dict[str, Any]) -> bool:
+    empty = task.empty == "kept" and not all(row[column].strip() for column in task.texts)
+    return not empty and row.get("label") not in task.drop
+
+
+def _columns(task: SuiteTask) -> dict[str, str]:
+    return dict(zip(("text", "pair"), task.texts, strict=False))
+
+
+def _here(task: SuiteTask, folder: Path, partial: bool) -> Status:
+    found = status(task, folder)
+    if found.state == "missing":
+        raise DataError(f"{task.full_name} is not in the data folder {folder}. {_advice(task)}")
+    if found.state == "partial" and not partial:
+        here = ", ".join(
+            f"{part.split} {part.rows or 0:,}"
+            + ("" if part.official is None else f" of {part.official:,}")
+            + (" (a sample)" if part.sample else "")
+            for part in found.parts
+        )
+        raise DataError(
+            f"{task.full_name} is not whole in {folder}: {here}. What is learned from a sample is not that task: "
+            f"fetch the whole of it, or allow a sample with partial=True. {_advice(task)}"
+        )
+    return found
+
+
+def _advice(task: SuiteTask) -> str:
+    where = "hub" if task.hub else "FOLDER"
+    return f"Fetch it: intarsia data fetch {task.full_name} --from {where} (official source: {task.source})."

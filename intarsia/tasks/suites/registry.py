@@ -1,0 +1,41 @@
+"""Every suite that is known, by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from intarsia.errors import DataError
+from intarsia.tasks.suites.further import FURTHER
+from intarsia.tasks.suites.glue import GLUE
+from intarsia.tasks.suites.squad import SQUAD
+from intarsia.tasks.suites.suite import Suite, SuiteTask
+from intarsia.tasks.suites.tagging import NER, UDPOS
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (GLUE, SQUAD, FURTHER, NER, UDPOS)}
+
+
+def find(name: str) -> SuiteTask:
+    """The task of a name such as "glue/cola"."""
+    for suite in SUITES.values():
+        for task in suite.tasks:
+            if task.full_name == name:
+                return task
+    if name in SUITES:
+        raise DataError(
+            f"{name} is a suite. Name one of its tasks: {', '.join(t.full_name for t in SUITES[name].tasks)}."
+        )
+    raise unknown(name)
+
+
+def chosen(name: str | None) -> tuple[SuiteTask, ...]:
+    """All tasks, those of a suite, or the one task that a name means."""
+    if name is None:
+        return tuple(task for suite in SUITES.values() for task in suite.tasks)
+    return SUITES[name].tasks if name in SUITES else (find(name),)
+
+
+def unknown(name: str) -> DataError:
+    names = [*SUITES, *(task.full_name for suite in SUITES.values() for task in suite.tasks)]
+    close = get_close_matches(name, names) or [known for known in names if known.endswith(f"/{name}")]
+    hint = f"Did you mean {' or '.join(close[:3])}?" if close else f"Suites: {', '.join(SUITES)}."
+    return DataError(f"no suite or task {name!r}. {hint} `intarsia data list` names all of them.")

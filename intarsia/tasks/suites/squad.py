@@ -1,0 +1,132 @@
+"""SQuAD: questions whose answers are spans of a paragraph. v2.0 adds questions that the paragraph does not answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import DataError
+from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+
+
+@dataclass(frozen=True)
+class Question:
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[tuple[int, str], ...]  # where each begins in the context, and its text
+    impossible: bool = False
+
+
+def read_squad(path: str | Path) -> list[Question]:
+    """The questions of a SQuAD file (.json, also .gz or .zst); every answer is compared with its context."""
+    path = Path(path)
+    return questions(path, read_bytes(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    import gzip
+
+    try:
+        if path.suffix == ".zst":
+            import pyarrow as pa
+
+            with pa.input_stream(str(path), compression="zstd") as stream:
+                return bytes(stream.read())
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. `intarsia data list squad` says what is here.") from None
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} is damaged or may not be read ({error}). Get the file again.") from error
+
+
+def questions(path: Path, content: bytes) -> list[Question]:
+    found = []
+    try:
+        for article in json.loads(content)["data"]:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    answers = tuple((int(one["answer_start"]), one["text"]) for one in asked["answers"])
+                    impossible = bool(asked.get("is_impossible", False))
+                    found.append(
+                        Question(
+                            asked["id"], article["title"], paragraph["context"], asked["question"], answers, impossible
+                        )
+                    )
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{path}: not written as SQuAD is ({reason}). Expected data, paragraphs, qas, answers."
+        ) from error
+    for one in found:
+        _check(path, one)
+    return found
+
+
+def _check(path: Path, asked: Question) -> None:
+    where = f"{path}, question {asked.id}"
+    if not asked.question.strip():
+        raise DataError(f"{where}: the question is empty. Expected a text; get the file again.")
+    if asked.impossible == bool(asked.answers):
+        much = (
+            "answers, though it is marked impossible" if asked.impossible else "no answer, nor is it marked impossible"
+        )
+        raise DataError(f"{where}: has {much}. Get the file again, or drop the question.")
+    for start, text in asked.answers:
+        there = asked.context[start : start + len(text)] if start >= 0 else ""
+        if not text or there != text:
+            raise DataError(
+                f"{where}: the answer {text!r} does not stand at character {start} of the context, where {there!r} is. "
+                f"Get the file again, or drop the question."
+            )
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], version: str) -> bytes:
+    """The official JSON from rows of the hub, one a question; rows of one paragraph stand together there."""
+    articles: list[dict[str, Any]] = []
+    for row in rows:
+        if not articles or articles[-1]["title"] != row["title"]:
+            articles.append({"title": row["title"], "paragraphs": []})
+        paragraphs = articles[-1]["paragraphs"]
+        if not paragraphs or paragraphs[-1]["context"] != row["context"]:
+            paragraphs.append({"context": row["context"], "qas": []})
+        given = row["answers"]
+        answers = [
+            {"text": text, "answer_start": start}
+            for text, start in zip(given["text"], given["answer_start"], strict=True)
+        ]
+        asked = {"id": row["id"], "question": row["question"], "answers": answers}
+        if version != "1.1":
+            asked["is_impossible"] = not answers
+        paragraphs[-1]["qas"].append(asked)
+    return json.dumps({"version": version, "data": articles}, ensure_ascii=False).encode()
+
+
+def _task(name: str, train: int, dev: int, hub: str) -> SuiteTask:
+    return SuiteTask(
+        suite="squad",
+        name=name,
+        title=f"Stanford Question Answering Dataset {name}",
+        kind="span",
+        metrics=("f1", "exact-match"),
+        rows={"train": train, "dev": dev},
+        source="https://rajpurkar.github.io/SQuAD-explorer/",
+        hub=Hub(hub, splits={"train": "train", "dev": "validation"}),
+        layout=Layout("squad", {split: (f"{split}-{name}.json",) for split in ("train", "dev")}),
+        note="Rows are questions. The test part is not public.",
+    )
+
+
+SQUAD = Suite(
+    "squad",
+    "SQuAD",
+    "Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension of Text (v2.0: Rajpurkar et al. 2018)",
+    (
+        _task("v1.1", 87599, 10570, "rajpurkar/squad"),
+        _task("v2.0", 130319, 11873, "rajpurkar/squad_v2"),
+    ),
+)

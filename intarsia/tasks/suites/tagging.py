@@ -1,0 +1,168 @@
+"""Tagging: a tag for each token of a sentence. CoNLL-2003 names (NER) and Universal Dependencies parts of speech.
+
+CoNLL's own files (eng.train ...) open an entity with I- unless another of its type ends right before it. Here, as in
+most copies, every entity opens with B-; the change loses nothing. Lines that only begin a document are no sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from intarsia.errors import DataError
+from intarsia.tasks.reading import read_rows
+from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+
+ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
+PARTS_OF_SPEECH = (
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
+    "VERB", "X",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TaggedSentence:
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def read_tagged(path: str | Path, labels: tuple[str, ...] | None = None) -> list[TaggedSentence]:
+    """The sentences of a canonical file, checked: a tag for each token, all of them known, no I- without its B-."""
+    sentences = []
+    for number, row in read_rows(path):
+        where = f"{path}, line {number}"
+        tokens, tags = row.get("tokens"), row.get("tags")
+        if not isinstance(tokens, list) or not isinstance(tags, list):
+            raise DataError(f"{where}: expected lists 'tokens' and 'tags', found the columns {', '.join(row)}.")
+        sentence = TaggedSentence(tuple(tokens), tuple(tags))
+        check(sentence, where, labels)
+        sentences.append(sentence)
+    return sentences
+
+
+def check(sentence: TaggedSentence, where: str, labels: tuple[str, ...] | None = None) -> None:
+    """Complains of a sentence that cannot be tagged, or whose tags cannot be read as entities."""
+    tokens, tags = sentence.tokens, sentence.tags
+    if not tokens or len(tokens) != len(tags):
+        raise DataError(f"{where}: {len(tokens)} tokens and {len(tags)} tags. Expected a tag for each token.")
+    for place, (token, tag) in enumerate(zip(tokens, tags, strict=True), 1):
+        if not isinstance(token, str) or not token.strip():
+            raise DataError(f"{where}: token {place} is {token!r}. Expected a word.")
+        if labels is not None and tag not in labels:
+            raise DataError(f"{where}: tag {place} is {tag!r}. Expected one of {', '.join(labels)}.")
+        before = tags[place - 2] if place > 1 else "O"
+        if isinstance(tag, str) and tag.startswith("I-") and before not in (tag, f"B-{tag[2:]}"):
+            raise DataError(
+                f"{where}: tag {place} is {tag} after {before}. Expected B-{tag[2:]}, which opens an entity."
+            )
+
+
+def read_conll(path: Path) -> Iterator[TaggedSentence]:
+    """A token a line, its tag in the last column, a blank line after each sentence."""
+    for number, lines in _blocks(path):
+        fields = [line.split() for line in lines if not line.startswith("-DOCSTART-")]
+        if not fields:
+            continue
+        if any(len(one) < 2 for one in fields):
+            raise DataError(f"{path}, sentence at line {number}: a line has no tag. Expected token, columns and tag.")
+        sentence = TaggedSentence(tuple(one[0] for one in fields), _opened(one[-1] for one in fields))
+        check(sentence, f"{path}, sentence at line {number}")
+        yield sentence
+
+
+def read_conllu(path: Path) -> Iterator[TaggedSentence]:
+    """Words and universal parts of speech; ranges (1-2) and empty nodes (1.1) are no words."""
+    for number, lines in _blocks(path):
+        fields = [line.split("\t") for line in lines if not line.startswith("#")]
+        if not fields:
+            continue
+        if any(len(one) != 10 for one in fields):
+            raise DataError(f"{path}, sentence at line {number}: expected 10 columns with tabs between (CoNLL-U).")
+        words = [one for one in fields if one[0].isdigit()]
+        sentence = TaggedSentence(tuple(one[1] for one in words), tuple(one[3] for one in words))
+        check(sentence, f"{path}, sentence at line {number}", PARTS_OF_SPEECH)
+        yield sentence
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Runs of lines without a blank one, with the number of the first."""
+    block: list[str] = []
+    start = 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    start = start if block else number
+                    block.append(line.rstrip("\r\n"))
+                elif block:
+                    yield start, block
+                    block = []
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not valid UTF-8 ({error.reason}). Save the file as UTF-8.") from error
+    if block:
+        yield start, block
+
+
+def _opened(tags: Iterable[str]) -> tuple[str, ...]:
+    """The tags with B- at the first token of every entity."""
+    made, before = [], "O"
+    for tag in tags:
+        begins = tag.startswith("I-") and before[2:] != tag[2:]
+        made.append(f"B-{tag[2:]}" if begins else tag)
+        before = tag
+    return tuple(made)
+
+
+NER = Suite(
+    "ner",
+    "Named entities",
+    "Tjong Kim Sang & De Meulder 2003, Introduction to the CoNLL-2003 Shared Task",
+    (
+        SuiteTask(
+            suite="ner",
+            name="conll2003_en",
+            title="CoNLL-2003, English",
+            kind="tags",
+            metrics=("f1-entities",),
+            rows={"train": 14041, "dev": 3250, "test": 3453},
+            labels=ENTITIES,
+            source="https://www.clips.uantwerpen.be/conll2003/ner/",
+            # Its own branch holds a program, which `datasets` no longer runs; this one holds the rows.
+            hub=Hub(
+                "eriktks/conll2003",
+                columns={"tokens": "tokens", "tags": "ner_tags"},
+                revision="refs/convert/parquet",
+            ),
+            layout=Layout(
+                "conll",
+                {
+                    "train": ("eng.train", "train.txt"),
+                    "dev": ("eng.testa", "valid.txt", "dev.txt"),
+                    "test": ("eng.testb", "test.txt"),
+                },
+            ),
+        ),
+    ),
+)
+
+UDPOS = Suite(
+    "udpos",
+    "Parts of speech, Universal Dependencies",
+    "Nivre et al. 2020, Universal Dependencies v2; merged for each language as in Hu et al. 2020, XTREME",
+    (
+        SuiteTask(
+            suite="udpos",
+            name="en",
+            title="English treebanks of UD 2.5, together",
+            kind="tags",
+            metrics=("accuracy",),
+            rows={"train": 21253, "dev": 3974, "test": 5440},
+            labels=PARTS_OF_SPEECH,
+            source="https://universaldependencies.org (release 2.5: EWT, GUM, LinES, ParTUT, PUD, Pronouns)",
+            hub=Hub("google/xtreme", "udpos.English", {"tokens": "tokens", "tags": "pos_tags"}),
+            layout=Layout("conllu", {split: (f"**/en_*-ud-{split}.conllu",) for split in ("train", "dev", "test")}),
+            note="One treebank alone counts as a sample of it.",
+        ),
+    ),
+)

@@ -1,0 +1,126 @@
+"""Where runs are seated: which jobs may share a pass, how many of them, and what takes their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from intarsia.encoder.load import Encoder
+from intarsia.train.job import Job
+from intarsia.train.prefix import PrefixCache, prefix_layer
+from intarsia.train.run import Run, runs_alone
+from intarsia.train.step import Eager
+from intarsia.train.tokens import Tokenizer
+
+MOST_SEATS = 64  # of a stack on a GPU, unless told otherwise
+TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
+TOKENS_RECORDED = 32768.0  # nor on GPUs, when passes are recorded
+
+
+class Stepper(Protocol):
+    def step(self, pairs: Any) -> None: ...
+    def losses(self, *, wait: bool = False) -> Any: ...
+    def predict(self, runs: Any, part: str) -> list[np.ndarray]: ...
+
+
+class Floor:
+    """The runs of one call of `train_together`.
+
+    On a GPU with Triton, runs of one shape take slots of one stack and their passes are recorded (`Recorded`); when
+    they have ended, the runs of the next shape take their place. Elsewhere any runs share a pass (`Eager`).
+    """
+
+    def __init__(self, encoder: Encoder, together: int | None, prefix: PrefixCache) -> None:
+        self.encoder, self.together, self.prefix = encoder, together, prefix
+        self.tokenizer = Tokenizer(encoder)
+        self.stepper: Stepper = Eager()
+
+    @property
+    def tell_every(self) -> float:
+        """Seconds between what a watcher is told of a run: the steps of many runs are too quick to tell each."""
+        return 0.0 if self._recorded() is None else 0.5
+
+    def accepts(self, seats: Mapping[Run, Any]) -> Callable[[Job], bool]:
+        """Which jobs may join those seated."""
+        if not seats:
+            return lambda _: True
+        other = next(iter(seats)).job
+        if runs_alone(other.method):
+            return lambda _: False
+        recorded = self._recorded()
+        if recorded is not None:
+            return lambda job: self._records(job) and recorded.accepts(job)
+        return lambda job: (
+            not runs_alone(job.method)
+            and job.settings.dropout == other.settings.dropout
+            and job.settings.prefix_dropout == other.settings.prefix_dropout
+            and self._same_dropout(job, other)
+            and not self._records(job)
+        )
+
+    def _same_dropout(self, job: Job, other: Job) -> bool:
+        """Whether both have dropout in the same layers, as all rows of a pass have."""
+        if job.settings.prefix_dropout or not job.settings.dropout or job.method == other.method:
+            return True
+        return prefix_layer(job, self.encoder.shape) == prefix_layer(other, self.encoder.shape)
+
+    def room(self, seats: Mapping[Run, Any]) -> bool:
+        """Whether one more job may be seated."""
+        if not seats:
+            return True
+        if self.together is not None and len(seats) >= self.together:
+            return False
+        recorded = self._recorded()
+        if recorded is not None and not recorded.stack.free:
+            return False
+        if self.together is not None:
+            return True
+        tokens = sum(run.tokens["train"].lengths.sum() / run.steps_an_epoch for run in seats)
+        return bool(tokens * (len(seats) + 1) / len(seats) <= self._tokens_a_pass())
+
+    def run(self, job: Job, state_file: Path | None, seats: Mapping[Run, Any]) -> Run:
+        """Seat a job."""
+        cache = None if state_file is None else state_file.parent
+        if not seats:
+            self.stepper = self._stepper(job)
+        recorded = self._recorded()
+        stack = None if recorded is None else recorded.stack
+        run = Run(job, self.encoder, cache=cache, tokenizer=self.tokenizer, stack=stack, prefix=self.prefix)
+        runs = (*seats, run)
+        self.prefix.expect([r.tokens for r in runs], {r.prefix_layer for r in runs})
+        return run
+
+    def _stepper(self, job: Job) -> Stepper:
+        recorded = self._recorded()
+        if recorded is not None and self._records(job) and recorded.accepts(job):
+            return recorded
+        if not self._records(job):
+            return Eager()
+        self.stepper = Eager()  # the old stack's memory is free now
+        from intarsia.train.recorded import Recorded
+
+        return Recorded(job, self.encoder, self.together or MOST_SEATS)
+
+    def _records(self, job: Job) -> bool:
+        """Whether the job's passes can be recorded."""
+        if self.encoder.device.type != "cuda" or runs_alone(job.method) or prefix_layer(job, self.encoder.shape):
+            return False
+        from intarsia.train.recorded import can_record
+
+        return can_record(job, self.encoder)
+
+    def _recorded(self) -> Any:
+        return None if isinstance(self.stepper, Eager) else self.stepper
+
+    def _tokens_a_pass(self) -> float:
+        if self.encoder.device.type != "cuda":
+            return TOKENS_A_PASS
+        free, _ = torch.cuda.mem_get_info(self.encoder.device)
+        shape = self.encoder.shape
+        a_token = shape.layers * 40 * shape.width * 4  # bytes: some forty vectors a layer are kept for the way back
+        most = TOKENS_RECORDED if self._recorded() is not None else 65536.0
+        return min(most, 0.6 * free / a_token)

@@ -1,0 +1,256 @@
+"""Steps of many runs of one shape as passes of fixed shape, recorded once (a CUDA graph) and replayed.
+
+All runs of a stack that have a batch take their step in one pass: its tokens and tables are copied to fixed addresses,
+the recorded kernels run (the frozen base in its own precision, each slot's tensors by grouped products, the losses, the
+gradients, the optimizer over all slots), and the losses come back when they are ready. The host prepares the next pass
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intarsia.encoder.fixed import FixedBatch, FixedNoise, FixedRuns
+from intarsia.encoder.load import Encoder
+from intarsia.encoder.routed import Group
+from intarsia.encoder.sites import OUTSIDE, PREFIX
+from intarsia.kernels import available
+from intarsia.methods import to_dict
+from intarsia.tasks.heads import Head
+from intarsia.train.head_losses import HeadLosses
+from intarsia.train.job import Job
+from intarsia.train.plan import Share, Tables, aligned, fixed_size
+from intarsia.train.run import Run, head_specs
+from intarsia.train.stack import Stack
+
+ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
+WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step
+LONGEST = 128  # tokens of a segment that the attention kernel holds
+SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
+EVALUATION = 16384  # tokens of a pass that only answers
+
+
+def can_record(job: Job, encoder: Encoder) -> bool:
+    """Whether passes of this job can be recorded; the others are taken one by one, with the same results."""
+    method, shape = job.method, encoder.shape
+    return (
+        available()
+        and encoder.family.core != "deberta"
+        and encoder.dtype in (torch.float32, torch.bfloat16)
+        and shape.family != "modernbert"  # its attention windows are not in the kernel
+        and not method.touches_rows
+        and not any(site == PREFIX for site, _ in method.places(shape))
+        and not any(f"{OUTSIDE}.pooler" in name for name in method.tensors(shape))
+        and getattr(method, "inner_norm", None) != "batch"
+        and method.row_width(shape) in (None, shape.width)
+        and job.settings.max_length <= LONGEST
+        and job.settings.prefix_dropout  # stored states are for other passes
+    )
+
+
+def shape_key(job: Job) -> tuple[Any, ...]:
+    """Jobs of one key fit into one stack."""
+    s = job.settings
+    return str(to_dict(job.method)), job.pooling, s.batch_size, s.adam, s.dropout, _outputs(job)
+
+
+def _outputs(job: Job) -> int:
+    return max(SMALL_HEAD, 1 << (max(1, len(job.data.labels)) - 1).bit_length())
+
+
+class Recorded:
+    """A stack of runs of one shape, and the passes recorded for them."""
+
+    def __init__(self, job: Job, encoder: Encoder, seats: int) -> None:
+        self.encoder, self.key = encoder, shape_key(job)
+        self.method, self.pooling, self.settings = job.method, job.pooling, job.settings
+        shape = encoder.shape
+        head = Head(_outputs(job), job.pooling)
+        specs = {f"method.{k}": v for k, v in job.method.tensors(shape).items()} | head_specs(job, head, shape)
+        size = sum(spec.size for spec in specs.values())
+        self.stack = Stack(specs, _slots(seats, size, encoder), job.settings.adam, encoder, low=True)
+        self.each, self.outputs = job.settings.batch_size, _outputs(job)
+        self.heads = HeadLosses(self.stack, encoder, job.pooling, self.each, self.outputs)
+        self.low = self.stack.slots.views(self.stack.low)
+        self.places = self.method.places(shape)
+        self.passes: dict[tuple[int, bool], _Pass] = {}
+        self.longest, self.align = ALIGN, 0
+        self.pool: Any = None
+        self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
+
+    def accepts(self, job: Job) -> bool:
+        return shape_key(job) == self.key and can_record(job, self.encoder)
+
+    def step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
+        """One optimizer step of each run on its own rows."""
+        shares = [Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run)) for run, rows in pairs]
+        found = self._pass(shares, training=True)
+        found.tables.fill(shares)
+        self.heads.fill([(run, share.rows, run.rate()) for (run, _), share in zip(pairs, shares, strict=True)])
+        found.run()
+        losses, ready = self.heads.fetch()
+        self.pending.append((ready, losses, [(run, run.slot) for run, _ in pairs]))
+        for run, rows in pairs:
+            run.advance(rows)
+
+    def losses(self, *, wait: bool = False) -> Iterator[tuple[Run, float]]:
+        """Of the steps taken, as far as they are known by now (`wait`: of all); each once, in their order."""
+        while self.pending:
+            ready, losses, runs = self.pending[0]
+            if ready is not None and not ready.query():
+                if not wait:
+                    return
+                ready.synchronize()
+            self.pending.popleft()
+            values = losses.tolist()
+            for run, slot in runs:
+                yield run, values[slot]
+
+    @torch.no_grad()
+    def predict(self, runs: Sequence[Run], part: str) -> list[np.ndarray]:
+        """Probabilities (or scores) of each row of a part, of each run."""
+        out = [np.empty((len(run.tokens[part].lengths), run.answers.outputs), np.float32) for run in runs]
+        for chunk in _chunks(runs, part):
+            shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
+            found = self._pass(shares, training=False)
+            found.tables.fill(shares)
+            pooled, at = found.run(), 0
+            for i, rows in chunk:
+                logits = runs[i].head_logits(pooled[at : at + len(rows)], {}, None)
+                out[i][rows] = runs[i].answers.probabilities(logits)
+                at += len(rows)
+        return out
+
+    def _pass(self, shares: Sequence[Share], *, training: bool) -> _Pass:
+        longest = max(int(share.tokens.lengths[share.rows].max()) for share in shares)
+        own = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
+        if longest > self.longest or not self.align:
+            self.align = self.align or (WIDE_ALIGN if sum(own) >= MANY * len(own) else ALIGN)
+            self.longest = max(self.align, 1 << (longest - 1).bit_length())
+            self.passes.clear()
+            self.pool = None  # gone with the last of its passes
+        size = fixed_size(sum(aligned(tokens, self.align) for tokens in own), self.align)
+        if (size, training) not in self.passes:
+            self.passes[size, training] = self._record(size, training)
+        return self.passes[size, training]
+
+    def _record(self, size: int, training: bool) -> _Pass:
+        slots = self.stack.slots.capacity
+        rows, each = (slots * self.each, self.each) if training else (size // 2, None)
+        tables = Tables(size, slots, rows, each, self.align, self.longest, self.encoder.device)
+        body = self._train if training else self._answer
+        found = _Pass(tables, lambda: body(tables), self.pool)
+        self.pool = self.pool or found.pool
+        return found
+
+    def _forward(self, tables: Tables, noise: FixedNoise | None, leaves: dict[str, Tensor]) -> Tensor:
+        low = {k.removeprefix("method."): v for k, v in self.low.items() if k.startswith("method.")}
+        runs = FixedRuns(tables.layout(), low)
+        batch = FixedBatch(tables["ids"], tables["types"], tables["positions"], runs)
+        tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
+        group = Group(self.method, self.places, tensors, 0, (), ())
+        return self.encoder.forward(batch, [group], training=noise is not None, noise=noise)
+
+    def _train(self, tables: Tables) -> None:
+        from intarsia.kernels import adam
+
+        stack, leaves = self.stack, self.stack.leaves
+        noise = FixedNoise(tables.layout(), dropout=self.settings.dropout)
+        with torch.enable_grad():
+            states = self._forward(tables, noise, leaves)
+            losses = self.heads.losses(states, tables, noise, leaves)
+            gradient = stack.slots.gradient(losses.sum(), leaves)
+        s = stack.adam.settings
+        norms = torch.linalg.vector_norm(gradient, dim=1)
+        adam.step(
+            stack.slots.buffer, None if stack.low is stack.slots.buffer else stack.low, gradient, stack.adam.first,
+            stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads.rates, norms, tables["active"],
+            betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _answer(self, tables: Tables) -> Tensor:
+        from intarsia.kernels import rows
+
+        states = self._forward(tables, None, {k: v.detach() for k, v in self.stack.leaves.items()})
+        return rows.pool(states, tables.rows, self.pooling == "mean", tables.layout())
+
+
+class _Pass:
+    """One recorded pass. Where there is nothing to record with (no GPU), it is simply run."""
+
+    def __init__(self, tables: Tables, body: Callable[[], Any], pool: Any) -> None:
+        self.tables, self.body = tables, body
+        self.graph: Any = None
+        self.pool = pool
+        self.result: Any = None
+        if tables.on_device.device.type == "cuda":
+            self._record()
+
+    def _record(self) -> None:
+        """Run twice with tables that move nothing, then record."""
+        self.tables.fill([])
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                self.body()
+        torch.cuda.current_stream().wait_stream(beside)
+        self.graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # an old pass that is collected while a new one is recorded would spoil it
+        try:
+            with torch.cuda.graph(self.graph, pool=self.pool):
+                self.result = self.body()
+        finally:
+            gc.enable()
+        self.pool = self.pool or self.graph.pool()
+
+    def run(self) -> Any:
+        if self.graph is None:
+            return self.body()
+        self.graph.replay()
+        return self.result
+
+
+def _slots(seats: int, size: int, encoder: Encoder) -> int:
+    """As many as asked for, or as a third of the free memory holds: a slot is some seven rows of floats."""
+    if encoder.device.type != "cuda":
+        return seats
+    free, _ = torch.cuda.mem_get_info(encoder.device)
+    return max(1, min(seats, int(free / 3 / (size * 28))))
+
+
+def _seed(run: Run) -> int:
+    """Of the dropout of a run's next step: its own, whatever else is in the pass."""
+    digest = hashlib.blake2b(f"{run.job.settings.seed} {run.state.step}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _chunks(runs: Sequence[Run], part: str) -> Iterator[list[tuple[int, np.ndarray]]]:
+    """The rows of all runs, in passes of `EVALUATION` tokens: (which run, its rows), a run once in each."""
+    chunk: list[tuple[int, np.ndarray]] = []
+    room = EVALUATION
+    for i, run in enumerate(runs):
+        lengths = run.tokens[part].lengths
+        first = 0
+        while first < len(lengths):
+            fits = int(np.searchsorted(np.cumsum(lengths[first:]), room - WIDE_ALIGN, side="right"))
+            if fits == 0:
+                yield chunk
+                chunk, room = [], EVALUATION
+                continue
+            rows = np.arange(first, first + fits)
+            chunk.append((i, rows))
+            room -= aligned(int(lengths[rows].sum()), WIDE_ALIGN)
+            first += fits
+    if chunk:
+        yield chunk

@@ -1,0 +1,132 @@
+"""Passes that several runs share.
+
+Every run owns the tokens of its own batch. The base is frozen, so the gradient of the sum of all losses by a run's
+tensors is the gradient of its own loss: jobs together end where each would have ended alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intarsia.encoder.noise import Noise
+from intarsia.encoder.packed import Batch, by_token_budget, pack
+from intarsia.encoder.routed import Group
+from intarsia.tasks.heads import pool
+from intarsia.train.run import Diverged, Run
+
+TOKENS_A_PASS = {"cpu": 4096, "cuda": 32768}  # of evaluation
+
+Rows = Sequence[tuple[Run, Sequence[int]]]  # runs, and the rows that each has in a pass
+
+
+def step_together(pairs: Rows) -> list[float]:
+    """One optimizer step of each run on its own rows, in one pass through the base; returns the losses.
+
+    A run whose loss is not a number takes no step; the others are untouched by it.
+    """
+    noise = _noise(pairs)
+    logits = logits_together(pairs, "train", noise)
+    losses: list[Tensor] = []
+    totals: list[Tensor] = []
+    for (run, rows), out in zip(pairs, logits, strict=True):
+        losses.append(run.answers.loss(out, run.targets[list(rows)]))
+        penalty = run.penalty()
+        totals.append(losses[-1] if penalty is None else losses[-1] + penalty)
+    wanted = [[leaf for leaf in run.leaves.values() if leaf.requires_grad] for run, _ in pairs]
+    found = iter(torch.autograd.grad(totals, [leaf for leaves in wanted for leaf in leaves], allow_unused=True))
+    gradients = [run.slots.laid_out(run.leaves, found) for run, _ in pairs]
+    values = torch.stack([loss.detach() for loss in losses]).tolist()
+    wrong: Diverged | None = None
+    for (run, rows), gradient, value in zip(pairs, gradients, values, strict=True):
+        try:
+            run.apply(gradient, value, rows)
+        except Diverged as error:
+            wrong = error
+    if wrong is not None and len(pairs) == 1:
+        raise wrong
+    return values
+
+
+def _noise(pairs: Rows) -> Noise:
+    """The random numbers of a pass: a function of the jobs in it, their seeds and steps."""
+    entropy = [number for run, _ in pairs for number in (run.job.settings.seed, run.state.step)]
+    return Noise(entropy, pairs[0][0].encoder.device, dropout=pairs[0][0].job.settings.dropout)
+
+
+def logits_together(pairs: Rows, part: str, noise: Noise | None = None) -> list[Tensor]:
+    """Each run's logits for its own rows of a part of its data."""
+    if pairs[0][0].alone:
+        return [_logits_alone(run, rows, part, noise) for run, rows in pairs]
+    encoder = pairs[0][0].encoder
+    batch = pack([run.tokens[part].segments[r] for run, rows in pairs for r in rows], encoder.device)
+    groups = []
+    first = 0
+    for run, rows in pairs:
+        groups.append(Group(run.method, run.places, run.part("method."), first, (run.slot,), (len(rows),)))
+        first += len(rows)
+    states = encoder.forward(batch, groups, training=noise is not None, noise=noise, above=_below(pairs, part))
+    out = []
+    for group, (run, _) in zip(groups, pairs, strict=True):
+        last = group.first + group.rows[0]
+        mine = states[batch.offsets[group.first] : batch.offsets[last]]
+        out.append(run.head_logits(pool(mine, batch.part(group.first, last), run.job.pooling), {}, noise))
+    return out
+
+
+def _below(pairs: Rows, part: str) -> tuple[int, Tensor] | None:
+    """The layer at which a pass of these runs begins, and what enters it."""
+    layer = min(run.prefix_layer for run, _ in pairs)
+    if layer == 0:
+        return None
+    return layer, pairs[0][0].prefix.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
+
+
+def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None) -> Tensor:
+    """Of a run with weights of its own in place of the base's, or one that learns from stored states."""
+    encoder, method = run.encoder, run.method
+    own = run.own()
+    if method.cached:
+        return run.head_logits(method.mixed(own, run.states(part)[list(rows)].to(encoder.device)), {}, noise)
+    batch: Batch = pack([run.tokens[part].segments[r] for r in rows], encoder.device)
+    weights = method.weights(run.phase.name, encoder.shape, own, run.kept, encoder.weights, noise)
+    weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
+    above = _below([(run, rows)], part)
+    states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
+    return run.head_logits(pool(states, batch, run.job.pooling), weights, noise)
+
+
+@torch.no_grad()
+def predict(run: Run, part: str) -> np.ndarray:
+    """Probabilities (or scores) of each row of a part, in order, with the present tensors."""
+    lengths = run.tokens[part].lengths
+    out = np.empty((len(lengths), run.answers.outputs), np.float32)
+    for rows in by_token_budget(lengths.tolist(), TOKENS_A_PASS.get(run.encoder.device.type, 4096)):
+        out[rows] = run.answers.probabilities(logits_together([(run, rows)], part)[0])
+    return out
+
+
+class Eager:
+    """Takes steps as they come: any runs together, on any device."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[Run, float]] = []
+
+    def step(self, pairs: Rows) -> None:
+        try:
+            losses = step_together(pairs)
+        except Diverged:  # alone in its pass
+            losses = [math.nan]
+        self.known += [(run, loss) for (run, _), loss in zip(pairs, losses, strict=True)]
+
+    def losses(self, *, wait: bool = False) -> Iterator[tuple[Run, float]]:
+        """Of the steps taken, as far as they are known by now (`wait`: of all); each once, in their order."""
+        known, self.known = self.known, []
+        return iter(known)
+
+    def predict(self, runs: Sequence[Run], part: str) -> list[np.ndarray]:
+        return [predict(run, part) for run in runs]

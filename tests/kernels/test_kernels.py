@@ -1,0 +1,230 @@
+"""Each kernel against plain PyTorch: values and gradients, each slot alone. On a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from intarsia.encoder.owned import ACTIVATIONS  # noqa: E402
+from intarsia.kernels import Layout, adam, attention, bottleneck, dropout, linear, norm, rows  # noqa: E402
+from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
+
+DEVICE = "cuda" if CUDA else "cpu"
+TYPES = [torch.float32, torch.bfloat16] if CUDA else [torch.float32]
+
+
+def ints(values):
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def make_layout(align=16):
+    """Three slots, the second with nothing; seven segments and two of padding."""
+    lengths = [[5, 1, 17], [], [3, 30, 9, 2]]
+    start, rows_, slot_start, slot_end, tiles, pads = 0, [], [], [], [], []
+    for slot, own in enumerate(lengths):
+        slot_start.append(start)
+        at = start
+        for n in own:
+            rows_.append((at, n))
+            at += n
+        end = -(-at // align) * align
+        if end > at:
+            pads.append((at, end - at))
+        slot_end.append(end)
+        tiles += [slot] * ((end - start) // align)
+        start = end
+    pads.append((start, align))  # behind all slots
+    tiles.append(0)
+    every = [*rows_, (0, 0), *pads]
+    layout = Layout(
+        tokens=start + align, align=align, tile_slot=ints(tiles), slot_start=ints(slot_start), slot_end=ints(slot_end),
+        row_start=ints([r[0] for r in every]), row_length=ints([r[1] for r in every]), longest=32,
+        seeds=ints([11, 12, 13]),
+    )  # fmt: skip
+    return layout, rows_
+
+
+@pytest.fixture(params=[16, 32])
+def layout(request):
+    return make_layout(request.param)[0]
+
+
+def draw(*shape, dtype=torch.float32, grad=True, seed=0):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator).to(DEVICE, dtype).requires_grad_(grad)
+
+
+def views(buffer, shapes):
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    return [part.view(3, *shape) for part, shape in zip(buffer.split(sizes, 1), shapes, strict=True)]
+
+
+def owners(layout):
+    return layout.tile_slot.long().repeat_interleave(layout.align)
+
+
+def masked(layout, x):
+    """Nothing comes back to tokens that no slot owns."""
+    x = x.clone()
+    x[int(layout.slot_end.max()) :] = 0
+    return x
+
+
+def compare(layout, ours, theirs, inputs, dtype):
+    tolerance = 2e-5 if dtype == torch.float32 else 4e-2
+    assert not torch.isnan(ours).any()
+    torch.testing.assert_close(ours.float(), theirs.float(), rtol=tolerance, atol=tolerance)
+    g = masked(layout, draw(*theirs.shape, dtype=theirs.dtype, grad=False, seed=5))
+    for a, b in zip(
+        torch.autograd.grad(ours, inputs, g, retain_graph=True), torch.autograd.grad(theirs, inputs, g), strict=True
+    ):
+        scale = max(1.0, float(b.float().abs().max()))
+        torch.testing.assert_close(a.float() / scale, b.float() / scale, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("inner", "outer"), [(24, 5), (48, 96), (8, 70)])
+def test_linear(layout, dtype, inner, outer):
+    x, w, b = draw(layout.tokens, inner, dtype=dtype), draw(3, outer, inner), draw(3, outer)
+    owner = owners(layout)
+    theirs = torch.einsum("ni,noi->no", x.float(), w[owner]) + b[owner]
+    ours = linear.linear(x, w, b, w.detach().to(dtype), layout)
+    compare(layout, ours, theirs.to(dtype), (x, w, b), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_norm(layout, dtype):
+    x, gain, bias = draw(layout.tokens, 48, dtype=dtype), draw(3, 48), draw(3, 48)
+    owner = owners(layout)
+    theirs = F.layer_norm(x.float(), (48,), eps=1e-12) * gain[owner] + bias[owner]
+    compare(layout, norm.layer_norm(x, gain, bias, 1e-12, layout), theirs.to(dtype), (x, gain, bias), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh", "swish"])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_bottleneck(layout, dtype, activation, parallel):
+    size, width = (5, 48) if activation == "gelu" else (20, 40)
+    h, x = draw(layout.tokens, width, dtype=dtype), draw(layout.tokens, width, dtype=dtype, seed=3)
+    shapes = (size, width), (size,), (width, size), (width,)
+    buffer = 0.2 * draw(3, 2 * size * width + size + width, grad=False)
+    weights = tuple(w.requires_grad_() for w in views(buffer, shapes))
+    owner = owners(layout)
+    read = x if parallel else h
+    act = ACTIVATIONS[activation]
+    hidden = act(torch.einsum("ni,noi->no", read.float(), weights[0][owner]) + weights[1][owner])
+    theirs = h.float() + torch.einsum("ni,noi->no", hidden, weights[2][owner]) + weights[3][owner]
+    low = views(buffer.to(dtype), shapes)
+    low = low[0], low[2]
+    ours = bottleneck.bottleneck(h, x if parallel else None, weights, low, activation, layout)
+    compare(layout, ours, theirs.to(dtype), (h, *([x] if parallel else []), *weights), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_spread(layout, dtype):
+    table, x = draw(3, 24), draw(layout.tokens, 24, dtype=dtype)
+    ours, theirs = x * rows.spread(table, dtype, layout), x * table[owners(layout)].to(dtype)
+    compare(layout, ours, theirs, (table, x), dtype)
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_pool(mean):
+    layout, segments = make_layout()
+    x = draw(layout.tokens, 200)
+    ours = rows.pool(x, len(segments) + 1, mean, layout)
+    theirs = torch.stack(
+        [x[s : s + n].mean(0) if mean else x[s] for s, n in segments] + [torch.zeros(200, device=DEVICE)]
+    )
+    torch.testing.assert_close(ours, theirs)
+    g = draw(*ours.shape, grad=False, seed=9)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, g)[0] for y in (ours, theirs)))
+
+
+def test_dropout():
+    layout, _ = make_layout()
+    x = torch.ones(layout.tokens, 64, device=DEVICE, requires_grad=True)
+    y = dropout.dropout(x, 0.25, 3, layout)
+    assert y.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+    assert float((y == 0).float().mean()) == pytest.approx(0.25, abs=0.03)
+    (back,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(back, y)  # the same places
+    assert not torch.equal(y, dropout.dropout(x, 0.25, 4, layout))
+    # A slot's decisions do not depend on where its tokens lie.
+    last = int(layout.slot_start[2]), int(layout.slot_end[2])
+    moved = Layout(**{**layout.__dict__, "tile_slot": ints([2] * (layout.tokens // 16)), "slot_start": ints([0, 0, 0])})
+    assert torch.equal(dropout.dropout(x, 0.25, 3, moved)[: last[1] - last[0]], y[last[0] : last[1]])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("relative", [False, True])
+def test_attention(dtype, relative):
+    layout, _ = make_layout()
+    heads, width = 3, 16
+    q, k, v = (draw(layout.tokens, heads, width, dtype=dtype, seed=i) for i in range(3))
+    table = draw(heads, 2 * 40 - 1, grad=False) if relative else None
+    ours = attention.attention(q, k, v, layout, scale=0.25, p=0.0, site=0, relative=table)
+    pieces = []
+    for start, n in zip(layout.row_start.tolist(), layout.row_length.tolist(), strict=True):
+        a, b, c = (t[start : start + n].float().transpose(0, 1) for t in (q, k, v))
+        scores = a @ b.transpose(1, 2) * 0.25
+        if table is not None:
+            steps = torch.arange(n, device=DEVICE)
+            scores = scores + table[:, steps[None, :] - steps[:, None] + 39]
+        pieces.append((start, n, (scores.softmax(-1) @ c).transpose(0, 1)))
+    index = torch.cat([torch.arange(s, s + n) for s, n, _ in pieces]).to(DEVICE)
+    theirs = torch.zeros(layout.tokens, heads, width, device=DEVICE)
+    theirs = theirs.index_copy(0, index, torch.cat([p for _, _, p in pieces])).to(dtype)
+    compare(layout, ours, theirs, (q, k, v), dtype)
+
+
+def test_attention_dropout():
+    """With values that tell the probabilities apart: dropped ones are 0, the rest rescaled; the way back agrees."""
+    layout, segments = make_layout()
+    q, k = (draw(layout.tokens, 2, 32, seed=i) for i in range(2))
+    v = torch.zeros(layout.tokens, 2, 32, device=DEVICE)
+    start, n = max(segments, key=lambda s: s[1])
+    v[start : start + n, :, :n] = torch.eye(n, device=DEVICE)[:, None]
+    v.requires_grad_()
+    plain, dropped = (
+        attention.attention(q, k, v, layout, scale=0.2, p=p, site=1, relative=None)[start : start + n, :, :n]
+        for p in (0.0, 0.3)
+    )
+    keep = dropped != 0
+    assert float(keep.float().mean()) == pytest.approx(0.7, abs=0.06)
+    torch.testing.assert_close(dropped, torch.where(keep, plain / 0.7, 0.0), rtol=1e-4, atol=1e-5)
+    g = draw(n, 2, n, grad=False, seed=4)
+    *ours, dv = torch.autograd.grad(dropped, (q, k, v), g)
+    for a, b in zip(ours, torch.autograd.grad(plain, (q, k), torch.where(keep, g / 0.7, 0.0)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    expected = torch.einsum("qhk,qhd->khd", dropped, g)
+    torch.testing.assert_close(dv[start : start + n, :, :n], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_adam():
+    settings = AdamSettings()
+    parameters, decay = draw(3, 5000, grad=False), (draw(5000, grad=False) > 0).float()
+    factors = 1 + (draw(5000, grad=False, seed=2) > 0).float()
+    ours, theirs = parameters.clone(), parameters.clone()
+    reference = Adam(theirs, decay, settings, factors)
+    first, second = torch.zeros_like(ours), torch.zeros_like(ours)
+    low = ours.to(torch.bfloat16)
+    for i in range(3):
+        gradient = draw(3, 5000, grad=False, seed=10 + i) * torch.tensor([[1.0], [1e-4], [1.0]], device=DEVICE)
+        rates = torch.tensor([1e-2, 1e-3, 1.0], device=DEVICE)
+        norms = torch.linalg.vector_norm(gradient, dim=1)
+        adam.step(
+            ours, low, gradient, first, second, reference.decay, factors, rates, norms, ints([1, 1, 0]),
+            betas=(settings.beta1, settings.beta2), eps=settings.eps, clip=settings.clip,
+        )  # fmt: skip
+        reference.step(gradient.clone(), rates)
+    torch.testing.assert_close(ours[:2], theirs[:2], rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours[2], parameters[2]) and not first[2].any()
+    torch.testing.assert_close(low.float(), ours, rtol=1e-2, atol=0)

@@ -1,0 +1,138 @@
+"""Passes of fixed shape compute what other passes compute. On a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from families import opinions, tiny_with_words  # noqa: E402
+
+from intarsia.methods import IA3, PAL, BitFit, Bottleneck, LayerNorms, LoRA, Method, Pfeiffer  # noqa: E402
+from intarsia.tasks import load_data  # noqa: E402
+from intarsia.train.job import Job, Settings  # noqa: E402
+from intarsia.train.recorded import Recorded, can_record, shape_key  # noqa: E402
+from intarsia.train.run import Run  # noqa: E402
+from intarsia.train.step import predict, step_together  # noqa: E402
+
+DEVICE = "cuda" if CUDA else "cpu"
+
+
+def job(number: int, method: Method, *, dropout: bool = False, pooling: str = "mean", **changes: object) -> Job:
+    content = opinions(24, seed=number)
+    for i, row in enumerate(content):
+        if number % 3 == 2:
+            row["label"] = (1.0 if row["label"] == "yes" else -1.0) + 0.1 * i  # type: ignore[assignment]
+        elif number % 3 == 1:
+            row["label"] = [row["label"], f"l{i % 3}"]  # type: ignore[assignment]
+    options = {"learning_rate": 1e-3 * (1 + number), "batch_size": 4, "seed": number, "dropout": dropout, **changes}
+    return Job(f"job{number}", load_data(content), method, pooling, Settings(**options))  # type: ignore[arg-type]
+
+
+METHODS = [
+    Bottleneck(8), Bottleneck(5, activation="relu"), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"),
+    Bottleneck(4, depth=2), Pfeiffer(5), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), BitFit(), LayerNorms(),
+    PAL(8, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Method) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    jobs = [job(i, method) for i in range(3)]
+    assert len({shape_key(j) for j in jobs}) == 1
+    recorded = Recorded(jobs[0], encoder, 4)
+    together = [Run(j, encoder, stack=recorded.stack) for j in jobs]
+    alone = [Run(j, encoder) for j in jobs]
+    batches = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    for rows in batches:
+        recorded.step([(run, rows) for run in together])
+    found = list(recorded.losses(wait=True))
+    expected = [step_together([(run, rows)])[0] for rows in batches for run in alone]
+    assert [loss for _, loss in found] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    said = recorded.predict(together, "dev")
+    for run, other, mine in zip(together, alone, said, strict=True):
+        for name, ours in run.tensors().items():
+            theirs = other.tensors()[name]
+            scale = max(1e-3, float(theirs.abs().max()))
+            assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
+        assert run.state.step == 3 and run.state.tokens == other.state.tokens
+        assert np.allclose(mine, predict(other, "dev"), atol=1e-3)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "trained-pooler", "pooler"])
+def test_every_pooling(pooling: str) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    j = job(0, LayerNorms(), pooling=pooling)
+    recorded = Recorded(j, encoder, 2)
+    run, alone = Run(j, encoder, stack=recorded.stack), Run(j, encoder)
+    recorded.step([(run, [0, 1, 2])])
+    expected = step_together([(alone, [0, 1, 2])])[0]
+    assert next(iter(recorded.losses(wait=True)))[1] == pytest.approx(expected, rel=1e-4)
+    assert torch.allclose(run.tensors()["now"], alone.tensors()["now"], atol=1e-4)
+
+
+def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    jobs = [job(i, Bottleneck(4), dropout=True) for i in range(3)]
+
+    def after_two_steps(which: list[int]) -> torch.Tensor:
+        recorded = Recorded(jobs[0], encoder, 3)
+        runs = {i: Run(jobs[i], encoder, stack=recorded.stack) for i in which}
+        for rows in ([0, 1, 2, 3], [5, 6, 7]):
+            recorded.step([(run, rows) for run in runs.values()])
+        return runs[0].tensors()["now"].clone()
+
+    alone = after_two_steps([0])
+    assert torch.allclose(alone, after_two_steps([1, 0, 2]), atol=1e-6)
+    undropped = Run(job(0, Bottleneck(4)), encoder)
+    for rows in ([0, 1, 2, 3], [5, 6, 7]):
+        step_together([(undropped, rows)])
+    assert not torch.allclose(alone, undropped.tensors()["now"], atol=1e-4)
+
+
+def test_values_that_are_no_numbers_stay_where_they_are() -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    jobs = [job(i, Bottleneck(4)) for i in range(2)]
+    recorded = Recorded(jobs[0], encoder, 3)
+    bad, good = (Run(j, encoder, stack=recorded.stack) for j in jobs)
+    alone = Run(jobs[1], encoder)
+    recorded.stack.slots.buffer[bad.slot] = math.nan
+    recorded.stack.low[bad.slot] = math.nan
+    for _ in range(2):
+        recorded.step([(bad, [0, 1, 2]), (good, [0, 1, 2])])
+        step_together([(alone, [0, 1, 2])])
+    losses = dict(recorded.losses(wait=True))
+    assert math.isnan(losses[bad]) and math.isfinite(losses[good])
+    assert torch.allclose(good.tensors()["now"], alone.tensors()["now"], atol=1e-4)
+    bad.leave()  # the next job in its slot starts clean
+    fresh, other = Run(jobs[0], encoder, stack=recorded.stack), Run(jobs[0], encoder)
+    assert fresh.slot == bad.slot
+    recorded.step([(fresh, [0, 1, 2])])
+    step_together([(other, [0, 1, 2])])
+    assert torch.allclose(fresh.tensors()["now"], other.tensors()["now"], atol=1e-4)
+
+
+def test_a_slot_that_rests_is_left_alone() -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    recorded = Recorded(job(0, LayerNorms()), encoder, 2)
+    runs = [Run(job(0, LayerNorms(), seed=s), encoder, stack=recorded.stack) for s in range(2)]
+    recorded.step([(run, [0, 1]) for run in runs])
+    before = {k: v.clone() for k, v in runs[1].tensors().items()}
+    recorded.step([(runs[0], [2, 3])])
+    assert all(torch.equal(v, before[k]) for k, v in runs[1].tensors().items())
+
+
+def test_what_cannot_be_recorded_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_with_words()
+    assert can_record(job(0, Bottleneck(4)), encoder)
+    assert not can_record(job(0, Bottleneck(4, inner_norm="batch")), encoder)
+    assert not can_record(job(0, Bottleneck(4), max_length=512), encoder)
