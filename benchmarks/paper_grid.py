@@ -46,9 +46,9 @@ def main() -> None:
     full = given.what == "full"
     grid = Grid(("full",), learning_rate=(3e-5,), epochs=(3,), seeds=5) if full else PAPER
     bank = intarsia.open(given.bank, given.model, device=given.device, precision="float32" if full else None)
-    out: dict[str, Any] = (
-        json.loads(given.output.read_text()) if given.output.is_file() else {"seconds": 0.0, "tasks": {}}
-    )
+    out: dict[str, Any] = {"seconds": 0.0, "tasks": {}}
+    if given.output.is_file():
+        out = json.loads(given.output.read_text())
     data = {name: load_data(given.data / name) for name in given.tasks}
     done, began, told = [0], time.monotonic(), [0.0]
 

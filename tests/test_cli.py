@@ -272,3 +272,33 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "comparison" / "comparison.json").read_text())
     assert stored["provenance"]["command"].startswith("intarsia compare opinion.csv")
     assert (tmp_path / "comparison" / "tradeoff.png").stat().st_size > 10_000
+
+
+def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
+    rows_to_csv(tmp_path / "opinion.csv", opinions(40))
+    done = intarsia("learn", "opinion", "opinion.csv", "--encoder", base, "--sweep", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)
+    assert len(shown["training"]["grid"]) == 9
+    both = intarsia("learn", "opinion", "opinion.csv", "--sweep", "--lr", "0.01", cwd=tmp_path)
+    assert both.returncode == 2 and "leave --method" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--device", "cuda:7"), "no GPU here"),
+        (("--precision", "bf16"), "bf16 is for GPUs"),
+        (("--precision", "int3"), "expected bf16 or float32"),
+    ],
+)
+def test_a_device_or_precision_that_is_not_there(
+    options: tuple[str, ...], said: str, base: str, tmp_path: Path
+) -> None:
+    import torch
+
+    if torch.cuda.is_available() and "cuda:7" in options:
+        pytest.skip("this machine has GPUs")
+    rows_to_csv(tmp_path / "opinion.csv", opinions(40))
+    done = intarsia("learn", "opinion", "opinion.csv", "--encoder", base, *options, cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr

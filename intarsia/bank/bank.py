@@ -152,6 +152,13 @@ class Bank:
             shutil.rmtree(work, ignore_errors=True)
         return entry
 
+    def sweep_is_cheap(self, data: TaskData, pooling: Pooling = "mean", **settings: Any) -> bool:
+        """Whether the small grid costs little more than one run here: then `intarsia learn` tries it."""
+        from intarsia.train.floor import cheap_together
+        from intarsia.train.grid import SMALL
+
+        return cheap_together(SMALL.jobs("", data, pooling=pooling, **settings), self.encoder)
+
     def sweep(
         self,
         tasks: Mapping[str, Any],

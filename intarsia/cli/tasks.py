@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,11 @@ from intarsia.cli.shared import (
 )
 from intarsia.errors import IntarsiaError
 
+if TYPE_CHECKING:
+    from intarsia.bank.bank import Bank
+    from intarsia.bank.entry import Entry
+    from intarsia.tasks import TaskData
+
 
 @app.command(rich_help_panel="Tasks")
 def learn(
@@ -47,9 +52,14 @@ def learn(
     kind: KindOption = None,
     limit: LimitOption = None,
     method: Annotated[
-        str,
-        typer.Option("--method", "-m", help="The method and its size; [cyan]intarsia methods[/] lists them."),
-    ] = "houlsby-64",
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            show_default="houlsby-64",
+            help="The method and its size; [cyan]intarsia methods[/] lists them.",
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
@@ -76,6 +86,14 @@ def learn(
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")] = False,
+    try_grid: Annotated[
+        bool | None,
+        typer.Option(
+            "--sweep/--no-sweep",
+            show_default="where it costs little more than one run: on GPUs",
+            help="Try the small grid (three sizes, three learning rates) and keep the best by validation.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts.
@@ -88,7 +106,13 @@ def learn(
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
-    chosen = parse(method, option or ())
+    told = any(x is not None for x in (method, option, learning_rate, epochs, batch_size, patience)) or fresh
+    if try_grid and told:
+        raise IntarsiaError(
+            "--sweep tries methods and rates of its own: leave --method, --set, --lr, --epochs, --batch-size, "
+            "--patience and --fresh out, or use `intarsia sweep --grid file.toml`."
+        )
+    chosen = parse(method or "houlsby-64", option or ())
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     from intarsia.train.job import Settings
 
@@ -108,15 +132,30 @@ def learn(
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         what = f"{len(task.labels)} labels" if task.labels else "a score"
         console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
-    with console.training_bar(name, quiet=json) as watch:
-        try:
-            entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
-        except KeyboardInterrupt:
-            console.err.print("Interrupted. The same command goes on from the last stored step.")
-            raise typer.Exit(130) from None
+    common = {"max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout, "seed": seed}
+    if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
+        console.err.print("Nine settings are tried at once, at little more than one run's cost (--no-sweep: one run).")
+        try_grid = True
+    try:
+        if try_grid:
+            entry = _by_grid(opened, name, task, json, pooling=pooling, **common)
+        else:
+            with console.training_bar(name, quiet=json) as watch:
+                entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        console.err.print("Interrupted. The same command goes on from the last stored step.")
+        raise typer.Exit(130) from None
     from intarsia.tables import entry_dict, learned
 
     console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
+
+
+def _by_grid(bank: Bank, name: str, task: TaskData, quiet: bool, **settings: Any) -> Entry:
+    from intarsia.bank.sweep_table import sweep_table
+    from intarsia.train.grid import SMALL
+
+    with sweep_table({name: SMALL.size}, quiet=quiet) as watch:
+        return bank.sweep({name: task}, SMALL, watch=watch, **settings)[name]
 
 
 @app.command(rich_help_panel="Tasks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,24 @@ from intarsia.train.tokens import Tokenizer
 MOST_SEATS = 64  # of a stack on a GPU, unless told otherwise
 TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
 TOKENS_RECORDED = 32768.0  # nor on GPUs, when passes are recorded
+
+
+CHEAP = 16384  # tokens: on a GPU a pass of so many takes a few times what the smallest takes
+
+
+def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
+    """Whether jobs on one data set cost little more together than one alone: on a GPU whose passes are recorded, while
+    one pass holds them all and is not large."""
+    if encoder.device.type != "cuda":
+        return False
+    from intarsia.train.recorded import can_record
+
+    if not all(can_record(job, encoder) for job in jobs):
+        return False
+    data, settings = jobs[0].data, jobs[0].settings
+    letters = sum(len(e.text) + len(e.pair or "") for e in data.train) / len(data.train)
+    tokens = min(settings.max_length, 2 + letters / 4)  # of an example, roughly
+    return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
 class Stepper(Protocol):

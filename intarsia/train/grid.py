@@ -17,7 +17,7 @@ from intarsia.train.job import Job, Settings
 
 @dataclass(frozen=True)
 class Grid:
-    """An empty tuple leaves a setting to each method's own recipe. A method may have options (houlsby-64 layers=3-5)."""
+    """An empty tuple leaves a setting to each method's own recipe. Methods may have options: houlsby-64 layers=3-5."""
 
     methods: tuple[str, ...] = ("houlsby-64",)
     learning_rate: tuple[float, ...] = ()

@@ -8,6 +8,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
 from collections import deque
@@ -23,7 +24,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import OUTSIDE, PREFIX
 from intarsia.kernels import available
-from intarsia.methods import to_dict
+from intarsia.methods import Bottleneck, Method, to_dict
 from intarsia.tasks.heads import Head
 from intarsia.train.head_losses import HeadLosses
 from intarsia.train.job import Job
@@ -35,6 +36,7 @@ ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step
 LONGEST = 128  # tokens of a segment that the attention kernel holds
 SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
+RUNGS = (64, 256)  # sizes that smaller adapters are padded to
 EVALUATION = 16384  # tokens of a pass that only answers
 
 
@@ -59,7 +61,19 @@ def can_record(job: Job, encoder: Encoder) -> bool:
 def shape_key(job: Job) -> tuple[Any, ...]:
     """Jobs of one key fit into one stack."""
     s = job.settings
-    return str(to_dict(job.method)), job.pooling, s.batch_size, s.adam, s.dropout, _outputs(job)
+    return str(to_dict(padded(job.method))), job.pooling, s.batch_size, s.adam, s.dropout, _outputs(job)
+
+
+def padded(method: Method) -> Method:
+    """The method whose stack it lives in: adapters of 8 units beside such of 64, as 64 of which the rest is 0.
+
+    That is exact: a unit of zeros gives zeros (every activation here is 0 at 0), gets no gradient and takes no part in
+    the gradient's norm, so it stays 0.
+    """
+    if not isinstance(method, Bottleneck) or method.inner_norm != "none" or method.multiplicative:
+        return method
+    size = next((rung for rung in RUNGS if method.size <= rung), method.size)
+    return dataclasses.replace(method, size=size, std=0.0)
 
 
 def _outputs(job: Job) -> int:
@@ -71,10 +85,10 @@ class Recorded:
 
     def __init__(self, job: Job, encoder: Encoder, seats: int) -> None:
         self.encoder, self.key = encoder, shape_key(job)
-        self.method, self.pooling, self.settings = job.method, job.pooling, job.settings
+        self.method, self.pooling, self.settings = padded(job.method), job.pooling, job.settings
         shape = encoder.shape
         head = Head(_outputs(job), job.pooling)
-        specs = {f"method.{k}": v for k, v in job.method.tensors(shape).items()} | head_specs(job, head, shape)
+        specs = {f"method.{k}": v for k, v in self.method.tensors(shape).items()} | head_specs(job, head, shape)
         size = sum(spec.size for spec in specs.values())
         self.stack = Stack(specs, _slots(seats, size, encoder), job.settings.adam, encoder, low=True)
         self.each, self.outputs = job.settings.batch_size, _outputs(job)

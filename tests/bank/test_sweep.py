@@ -158,3 +158,28 @@ def test_a_sweep_in_which_all_diverge_says_so(tmp_path: Path) -> None:
     with pytest.raises(IntarsiaError, match="diverged"):
         bank.sweep({"task": load_data(opinions(60))}, wild)
     assert bank.tasks() == []
+
+
+def test_every_point_can_be_scored_on_test_and_the_choice_is_devs_all_the_same(tmp_path: Path) -> None:
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    data = load_data(opinions(120))
+    grid = Grid(("houlsby-4", "bitfit"), learning_rate=(1e-3, 1e-2), epochs=(2,))
+    points = bank.sweep({"one": data}, grid, score_all=True)["one"].header.training["grid"]
+    assert all(0 <= point["test"] <= 1 for point in points)
+    entry = bank.show("one")
+    chosen = max(points, key=lambda point: point["dev"])
+    assert entry.header.metrics["dev"] == chosen["dev"]
+    assert entry.header.metrics["test"]["value"] == pytest.approx(chosen["test"])  # the same tensors, served
+    plain = bank.sweep({"two": data}, grid)["two"].header.training["grid"]
+    assert [p["dev"] for p in plain] == [p["dev"] for p in points] and "test" not in plain[0]
+
+
+def test_each_task_may_have_a_metric_of_its_own(tmp_path: Path) -> None:
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    tasks = {name: load_data(opinions(60, seed=i)) for i, name in enumerate(("one", "two"))}
+    found = bank.sweep(tasks, Grid(("bitfit",), epochs=(1,)), metric={"one": "matthews"})
+    assert [found[name].header.metrics["metric"] for name in tasks] == ["matthews", "accuracy"]
+
+
+def test_the_small_grid_is_no_default_on_a_cpu(tmp_path: Path) -> None:
+    assert not intarsia.open(tmp_path / "bank", tiny_with_words()).sweep_is_cheap(load_data(opinions(60)))

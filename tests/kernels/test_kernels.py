@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from intarsia.encoder.owned import ACTIVATIONS  # noqa: E402
@@ -18,6 +18,7 @@ from intarsia.kernels import Layout, adam, attention, bottleneck, dropout, linea
 from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
+pytestmark = pytest.mark.cuda
 TYPES = [torch.float32, torch.bfloat16] if CUDA else [torch.float32]
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 CUDA = torch.cuda.is_available()
-if not CUDA:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from families import opinions, tiny_with_words  # noqa: E402
+from families import opinions, save_tiny, tiny_with_words  # noqa: E402
 
 from intarsia.methods import IA3, PAL, BitFit, Bottleneck, LayerNorms, LoRA, Method, Pfeiffer  # noqa: E402
 from intarsia.tasks import load_data  # noqa: E402
@@ -24,6 +26,7 @@ from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
+pytestmark = pytest.mark.cuda
 
 
 def job(number: int, method: Method, *, dropout: bool = False, pooling: str = "mean", **changes: object) -> Job:
@@ -66,6 +69,26 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
             assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
         assert run.state.step == 3 and run.state.tokens == other.state.tokens
         assert np.allclose(mine, predict(other, "dev"), atol=1e-3)
+
+
+def test_adapters_of_other_sizes_share_a_stack() -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    jobs = [job(i, Bottleneck(size), batch_size=4) for i, size in enumerate((3, 8, 5))]
+    assert len({shape_key(j) for j in jobs}) == 1 != len({shape_key(jobs[0]), shape_key(job(0, Bottleneck(65)))})
+    recorded = Recorded(jobs[0], encoder, 3)
+    together = [Run(j, encoder, stack=recorded.stack) for j in jobs]
+    alone = [Run(j, encoder) for j in jobs]
+    for rows in ([0, 1, 2, 3], [4, 5, 6]):
+        recorded.step([(run, rows) for run in together])
+        for run in alone:
+            step_together([(run, rows)])
+    for run, other in zip(together, alone, strict=True):
+        assert run.tensors()["now"].shape == other.tensors()["now"].shape
+        assert torch.allclose(run.tensors()["now"], other.tensors()["now"], atol=1e-4)
+        whole = recorded.stack.slots.buffer[run.slot]
+        assert int((whole != 0).sum()) <= other.tensors()["now"].numel()  # the padding is still 0
+        found, expected = run.result().tensors, other.result().tensors
+        assert all(found[k].shape == expected[k].shape for k in expected)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "trained-pooler", "pooler"])
@@ -131,7 +154,27 @@ def test_a_slot_that_rests_is_left_alone() -> None:
     assert all(torch.equal(v, before[k]) for k, v in runs[1].tensors().items())
 
 
-def test_what_cannot_be_recorded_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not CUDA, reason="takes long in the interpreter")
+def test_a_sweep_of_three_tasks_on_a_gpu(tmp_path: Path) -> None:
+    import intarsia
+    from intarsia.train.grid import Grid
+
+    tasks: dict[str, Any] = {f"t{i}": opinions(200, seed=i) for i in range(3)}
+    for row in tasks["t2"]:
+        row["label"] = 1.5 if row["label"] == "yes" else -1.0
+    bank = intarsia.open(tmp_path / "bank", save_tiny(tmp_path / "model"), device="cuda")
+    assert bank.encoder.dtype == torch.bfloat16
+    grid = Grid(("houlsby-8", "houlsby-4", "bitfit", "full"), learning_rate=(3e-3,), epochs=(3, 6), seeds=2)
+    found = bank.sweep(tasks, grid, score_all=True)
+    for entry in found.values():
+        points = entry.header.training["grid"]
+        assert len(points) == 16 and all(point["test"] is not None for point in points)
+        assert entry.header.metrics["dev"] == max(point["dev"] for point in points) > 0.8
+    answers = bank.predict([("t0", "good"), ("t1", "bad"), ("t2", "good")])
+    assert [a.label for a in answers[:2]] == ["yes", "no"] and (answers[2].score or 0) > 0
+
+
+def test_what_cannot_be_recorded_is_known() -> None:
     encoder = tiny_with_words()
     assert can_record(job(0, Bottleneck(4)), encoder)
     assert not can_record(job(0, Bottleneck(4, inner_norm="batch")), encoder)
