@@ -13,7 +13,7 @@ from intarsia.kernels import Layout
 from intarsia.kernels.mixing import kept, limit_of, site_of
 
 LONGEST = 128
-FEW = 160  # segments that are better run in one class, whatever their lengths
+FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
 _CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it
 
 
@@ -107,7 +107,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, ca
     layout, above = call.layout, 0
     classes = tuple(t for t in _CLASSES if t <= layout.longest)
     if layout.row_start.shape[0] <= FEW:
-        classes = classes[-1:]
+        classes = tuple(t for t in classes if t >= min(64, classes[-1]))
     for most in classes:
         table = tensors[0] if call.relative is None else call.relative
         kernel[(layout.row_start.shape[0], heads)](
