@@ -71,7 +71,7 @@ class Prefix:
     absent: Tensor | None  # [R, P] True where a row has no such key; None: all rows have all
 
 
-def prefix_of(current: Pass, layer: int, heads: int) -> Prefix | None:
+def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> Prefix | None:
     """What the methods of a pass put in front of each row in a layer."""
     found = [g for g in current.groups if (PREFIX, layer) in g.places]
     if not found:
@@ -86,7 +86,7 @@ def prefix_of(current: Pass, layer: int, heads: int) -> Prefix | None:
         owners = torch.tensor(own, device=current.batch.ids.device)
         for which, parts in zip(("key", "value"), pieces, strict=True):
             stacked = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
-            mine = stacked.index_select(0, owners)
+            mine = stacked.index_select(0, owners).to(dtype)
             if group.first > at:
                 parts.append(mine.new_zeros(group.first - at, size, mine.shape[2]))
             parts.append(F.pad(mine, (0, 0, 0, size - mine.shape[1])))
@@ -297,7 +297,7 @@ def registered_attention(
     if current is None:
         raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1])
+    prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1], query.dtype)
     if current.padded:
         whole = current.packed.whole
         bias = _bias(whole, query.shape[1], sliding_window, None, query)

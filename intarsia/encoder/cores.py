@@ -47,7 +47,7 @@ class MPNetCore(nn.Module):
             p=self.p,
             noise=current.noise,
             relative=self.bias[0](batch.longest),
-            prefix=prefix_of(current, self.layer, self.heads),
+            prefix=prefix_of(current, self.layer, self.heads, q.dtype),
         )
         if current.padded:
             out = out.index_select(0, current.packed.whole.tokens)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from intarsia.encoder.load import Encoder
 from intarsia.train.job import Job
@@ -18,7 +17,6 @@ from intarsia.train.tokens import Tokenizer
 
 MOST_SEATS = 64  # of a stack on a GPU, unless told otherwise
 TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
-TOKENS_RECORDED = 32768.0  # nor on GPUs, when passes are recorded
 
 
 CHEAP = 16384  # tokens: on a GPU a pass of so many takes a few times what the smallest takes
@@ -137,8 +135,6 @@ class Floor:
     def _tokens_a_pass(self) -> float:
         if self.encoder.device.type != "cuda":
             return TOKENS_A_PASS
-        free, _ = torch.cuda.mem_get_info(self.encoder.device)
-        shape = self.encoder.shape
-        a_token = shape.layers * 40 * shape.width * 4  # bytes: some forty vectors a layer are kept for the way back
-        most = TOKENS_RECORDED if self._recorded() is not None else 65536.0
-        return min(most, 0.6 * free / a_token)
+        from intarsia.train.recorded import tokens_a_pass
+
+        return float(tokens_a_pass(self.encoder))

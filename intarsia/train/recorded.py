@@ -13,6 +13,7 @@ import gc
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step
 LONGEST = 128  # tokens of a segment that the attention kernel holds
 SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
+TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
 RUNGS = (64, 256)  # sizes that smaller adapters are padded to
 EVALUATION = 16384  # tokens of a pass that only answers
 
@@ -97,6 +99,7 @@ class Recorded:
         self.places = self.method.places(shape)
         self.passes: dict[tuple[int, bool], _Pass] = {}
         self.longest, self.align = ALIGN, 0
+        self.most = 2 * tokens_a_pass(encoder)
         self.pool: Any = None
         self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
 
@@ -104,7 +107,24 @@ class Recorded:
         return shape_key(job) == self.key and can_record(job, self.encoder)
 
     def step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
-        """One optimizer step of each run on its own rows."""
+        """One optimizer step of each run on its own rows; in several passes where one would be too large."""
+        with self._on_device():
+            part: list[tuple[Run, Sequence[int]]] = []
+            tokens = 0
+            for run, rows in pairs:
+                own = int(run.tokens["train"].lengths[np.asarray(rows)].sum())
+                if part and tokens + own > self.most:
+                    self._step(part)
+                    part, tokens = [], 0
+                part.append((run, rows))
+                tokens += own
+            self._step(part)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        device = self.encoder.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+    def _step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
         shares = [Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run)) for run, rows in pairs]
         found = self._pass(shares, training=True)
         found.tables.fill(shares)
@@ -132,15 +152,16 @@ class Recorded:
     def predict(self, runs: Sequence[Run], part: str) -> list[np.ndarray]:
         """Probabilities (or scores) of each row of a part, of each run."""
         out = [np.empty((len(run.tokens[part].lengths), run.answers.outputs), np.float32) for run in runs]
-        for chunk in _chunks(runs, part):
-            shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
-            found = self._pass(shares, training=False)
-            found.tables.fill(shares)
-            pooled, at = found.run(), 0
-            for i, rows in chunk:
-                logits = runs[i].head_logits(pooled[at : at + len(rows)], {}, None)
-                out[i][rows] = runs[i].answers.probabilities(logits)
-                at += len(rows)
+        with self._on_device():
+            for chunk in _chunks(runs, part):
+                shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
+                found = self._pass(shares, training=False)
+                found.tables.fill(shares)
+                pooled, at = found.run(), 0
+                for i, rows in chunk:
+                    logits = runs[i].head_logits(pooled[at : at + len(rows)], {}, None)
+                    out[i][rows] = runs[i].answers.probabilities(logits)
+                    at += len(rows)
         return out
 
     def _pass(self, shares: Sequence[Share], *, training: bool) -> _Pass:
@@ -233,6 +254,16 @@ class _Pass:
             return self.body()
         self.graph.replay()
         return self.result
+
+
+def tokens_a_pass(encoder: Encoder) -> int:
+    """More do not make a pass more efficient; or as many as half of the free memory holds."""
+    if encoder.device.type != "cuda":
+        return TOKENS
+    free, _ = torch.cuda.mem_get_info(encoder.device)
+    shape, size = encoder.shape, encoder.dtype.itemsize
+    a_token = shape.layers * 24 * shape.width * size  # some two dozen vectors a layer are kept for the way back
+    return max(1024, min(TOKENS, int(free / 4 / a_token)))
 
 
 def _slots(seats: int, size: int, encoder: Encoder) -> int:

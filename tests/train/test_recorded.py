@@ -18,9 +18,24 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from families import opinions, save_tiny, tiny_with_words  # noqa: E402
 
-from intarsia.methods import IA3, PAL, BitFit, Bottleneck, LayerNorms, LoRA, Method, Pfeiffer  # noqa: E402
+from intarsia.methods import (  # noqa: E402
+    IA3,
+    PAL,
+    Bapna,
+    BitFit,
+    Bottleneck,
+    Features,
+    Full,
+    LayerNorms,
+    LoRA,
+    Method,
+    Pfeiffer,
+    Prefix,
+    TopLayers,
+)
 from intarsia.tasks import load_data  # noqa: E402
 from intarsia.train.job import Job, Settings  # noqa: E402
+from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.recorded import Recorded, can_record, shape_key  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
@@ -142,6 +157,29 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     recorded.step([(fresh, [0, 1, 2])])
     step_together([(other, [0, 1, 2])])
     assert torch.allclose(fresh.tensors()["now"], other.tensors()["now"], atol=1e-4)
+
+
+def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
+    recorded = Recorded(jobs[0], encoder, 3)
+    recorded.most = 8
+    runs, alone = [Run(j, encoder, stack=recorded.stack) for j in jobs], [Run(j, encoder) for j in jobs]
+    recorded.step([(run, [0, 1, 2]) for run in runs])
+    losses = dict(recorded.losses(wait=True))
+    for run, other in zip(runs, alone, strict=True):
+        assert losses[run] == pytest.approx(step_together([(other, [0, 1, 2])])[0], rel=1e-4)
+        assert torch.allclose(run.tensors()["now"], other.tensors()["now"], atol=1e-4)
+
+
+@pytest.mark.skipif(not CUDA, reason="bf16 is for GPUs")
+@pytest.mark.parametrize("method", [*METHODS, Bapna(5), Prefix(3), Full(), TopLayers(1), Features()], ids=str)
+def test_every_method_trains_in_bf16(method: Method) -> None:
+    encoder = tiny_with_words().to("cuda", torch.bfloat16)
+    done: list[Any] = []
+    train_together([job(0, method, dropout=True, epochs=2)], encoder, done=lambda _, result: done.append(result))
+    assert done[0].state.best is not None and all(t.isfinite().all() for t in done[0].tensors.values())
+    assert all(t.dtype == torch.float32 for t in done[0].tensors.values())
 
 
 def test_a_slot_that_rests_is_left_alone() -> None:
