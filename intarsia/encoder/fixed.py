@@ -37,16 +37,31 @@ class FixedRuns:
         weight = f"{name}.weight"
         return linear.linear(x, tensors[weight], tensors.get(f"{name}.bias"), self.low[weight], self.layout)
 
-    def bottleneck(self, h: Tensor, x: Tensor, tensors: Mapping[str, Tensor], name: str, activation: str) -> Tensor:
+    def bottleneck(
+        self,
+        h: Tensor,
+        x: Tensor,
+        tensors: Mapping[str, Tensor],
+        name: str,
+        activation: str,
+        p: float = 0.0,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        """`p`: of the dropout that is applied to h, which is x, on the way."""
         from intarsia.encoder.owned import ACTIVATIONS
         from intarsia.kernels import bottleneck
 
         down, up = f"{name}.down", f"{name}.up"
+        site = noise.site() if p > 0.0 and isinstance(noise, FixedNoise) else 0
         if tensors[f"{down}.weight"].shape[1] > bottleneck.WIDEST:
+            if p > 0.0:
+                from intarsia.kernels import dropout
+
+                h = x = dropout.dropout(h, p, site, self.layout)
             return h + self.linear(ACTIVATIONS[activation](self.linear(x, tensors, down)), tensors, up)
         weights = tuple(tensors[f"{part}.{kind}"] for part in (down, up) for kind in ("weight", "bias"))
         low = self.low[f"{down}.weight"], self.low[f"{up}.weight"]
-        return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout)  # type: ignore[arg-type]
+        return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout, p, site)  # type: ignore[arg-type]
 
     def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         from intarsia.kernels import norm

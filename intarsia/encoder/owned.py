@@ -242,6 +242,7 @@ class Owned:
     training: bool = False
     dtype: torch.dtype = torch.float32  # of the base's states; tensors are kept in more precision
     columns: slice | None = None  # of the base's module, where it is several sites in one
+    undropped: float = 0.0  # the probability of the dropout that is left to `bottleneck`
     input: Tensor | None = None  # [tokens, in] what a linear layer read
     sublayer_input: Tensor | None = None  # [tokens, d], where the method wants it
     layer_input: Tensor | None = None  # [tokens, d], where the method wants it
@@ -283,6 +284,8 @@ class Owned:
 
     def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
         """h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""
+        if isinstance(self.runs, FixedRuns):
+            return self.runs.bottleneck(h, x, self.tensors, name, activation, self.undropped, self.noise)
         return self.runs.bottleneck(h, x, self.tensors, name, activation)
 
     def base_norm(self, x: Tensor, name: str) -> Tensor:

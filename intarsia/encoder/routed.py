@@ -129,7 +129,14 @@ class Switchboard:
         self.modules: dict[tuple[str, int], nn.Module] = {}  # the base's own, by site and layer
 
     def act(
-        self, inner: nn.Module | None, site: str, layer: int, y: Tensor, x: Tensor | None = None, columns: slice = ALL
+        self,
+        inner: nn.Module | None,
+        site: str,
+        layer: int,
+        y: Tensor,
+        x: Tensor | None = None,
+        columns: slice = ALL,
+        undropped: float = 0.0,
     ) -> Tensor:
         """Let each method that acts at a site change its own tokens of `y` (of its `columns` alone). `x` is what a
         linear layer read."""
@@ -142,6 +149,7 @@ class Switchboard:
             if (site, layer) in group.places:
                 where, owned = self.owned(current, index, inner, site, layer, y.dtype)
                 owned.columns = None if columns is ALL else columns
+                owned.undropped = undropped
                 if x is not None:
                     owned.input = _cut(x.reshape(-1, x.shape[-1]), where)
                 changed.append((where, group.method.output(owned, _cut(part, where))))
@@ -151,6 +159,15 @@ class Switchboard:
         if columns is not ALL:
             part = torch.cat([flat[:, : columns.start], part, flat[:, columns.stop :]], 1)
         return part.view(y.shape)
+
+    def drops_itself(self, sites: tuple[str, ...], layer: int) -> bool:
+        """Whether the dropout of this place is left to the one method that acts there, to be one kernel with it."""
+        current = self.current
+        assert current is not None
+        if not isinstance(current.batch, FixedBatch) or current.noise is None or not current.noise.dropout:
+            return False
+        (group,) = current.groups
+        return len(sites) == 1 and (sites[0], layer) in group.places and group.method.takes_undropped
 
     def owned(
         self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int, dtype: torch.dtype
@@ -202,6 +219,8 @@ class Site(nn.Module):
             return self._norm(current, layer, x)
         for site in self.inputs:
             x = board.act(self.inner, site, layer, x)
+        if isinstance(self.inner, Dropout) and board.drops_itself(self.sites, layer):
+            return board.act(self.inner, self.sites[0], layer, x, undropped=self.inner.p)
         y = self.inner(x)
         for site in self.sites:
             y = board.act(self.inner, site, layer, y, x if self.inputs else None, self.columns.get(site, ALL))

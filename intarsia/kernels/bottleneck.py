@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from intarsia.kernels import Layout
+from intarsia.kernels.mixing import kept, limit_of, site_of
 
 ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3}
 WIDEST = 256  # hidden units that fit
@@ -49,20 +50,32 @@ def _slope(z, KIND: tl.constexpr):
 
 
 @triton.jit
+def _dropped(value, rows, k, start, seed, site, limit, rescale, width, DROP: tl.constexpr):
+    """A block of h as dropout leaves it: decided as `dropout.py` decides."""
+    if DROP:
+        keep = kept(seed, site, (rows - start)[:, None] * width + k[None, :], limit)
+        value = tl.where(keep, value * rescale, 0.0).to(value.dtype)
+    return value
+
+
+@triton.jit
 def _bottleneck_forward(
-    h, x, hidden, out, down, down_bias, up, up_bias, tile_slot, stride, low_stride, width, size, share,
-    KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+    h, x, hidden, out, down, down_bias, up, up_bias, tile_slot, slot_start, seeds, site, limit, rescale, stride,
+    low_stride, width, size, share, DROP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
+    BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     slot = tl.load(tile_slot + tile).to(tl.int64)
     rows = (tile * ALIGN + tl.arange(0, ALIGN)).to(tl.int64)
     units = tl.arange(0, M)
     real = units < size
+    start, seed = tl.load(slot_start + slot), tl.load(seeds + slot)
     z = tl.zeros((ALIGN, M), tl.float32)
     for at in range(0, width, BLOCK):
         k = at + tl.arange(0, BLOCK)
         inside = k < width
         read = tl.load(x + rows[:, None] * width + k[None, :], mask=inside[None, :], other=0.0)
+        read = _dropped(read, rows, k, start, seed, site, limit, rescale, width, DROP)
         weight = tl.load(
             down + slot * low_stride + units[None, :] * width + k[:, None],
             mask=inside[:, None] & real[None, :], other=0.0,
@@ -83,21 +96,23 @@ def _bottleneck_forward(
         u = tl.dot(a, weight, input_precision="ieee" if EXACT else "tf32")
         u += tl.load(up_bias + slot * stride + k, mask=inside, other=0.0)[None, :]
         place = rows[:, None] * width + k[None, :]
-        u += tl.load(h + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        skip = tl.load(h + place, mask=inside[None, :], other=0.0)
+        u += _dropped(skip, rows, k, start, seed, site, limit, rescale, width, DROP).to(tl.float32)
         tl.store(out + place, u.to(out.dtype.element_ty), mask=inside[None, :])
 
 
 @triton.jit
 def _bottleneck_backward(
-    g, hidden, dz, dx, down, up, tile_slot, low_stride, width, size, share,
-    SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
-    EXACT: tl.constexpr,
+    g, hidden, dz, dx, down, up, tile_slot, slot_start, seeds, site, limit, rescale, low_stride, width, size, share,
+    DROP: tl.constexpr, SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
+    BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     slot = tl.load(tile_slot + tile).to(tl.int64)
     rows = (tile * ALIGN + tl.arange(0, ALIGN)).to(tl.int64)
     units = tl.arange(0, M)
     real = units < size
+    start, seed = tl.load(slot_start + slot), tl.load(seeds + slot)
     da = tl.zeros((ALIGN, M), tl.float32)
     for at in range(0, width, BLOCK):
         k = at + tl.arange(0, BLOCK)
@@ -124,13 +139,15 @@ def _bottleneck_backward(
         place = rows[:, None] * width + k[None, :]
         if SKIP:
             total += tl.load(g + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        total = _dropped(total, rows, k, start, seed, site, limit, rescale, width, DROP)
         tl.store(dx + place, total.to(dx.dtype.element_ty), mask=inside[None, :])
 
 
 @triton.jit
 def _bottleneck_weights(
-    g, x, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, width, size,
-    KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+    g, x, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, seeds, site, limit, rescale,
+    width, size, DROP: tl.constexpr, KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     """Over a slot's tokens, dz' x for the matrix down, or (every other program) act(hidden)' g for the matrix up."""
     slot = tl.program_id(0)
@@ -144,8 +161,8 @@ def _bottleneck_weights(
     wide_from, narrow_from = x, dz
     if up == 1:
         wide_from, narrow_from = g, hidden
-    end = tl.load(slot_end + slot)
-    for at in range(tl.load(slot_start + slot), end, CHUNK):
+    start, end, seed = tl.load(slot_start + slot), tl.load(slot_end + slot), tl.load(seeds + slot)
+    for at in range(start, end, CHUNK):
         rows = (at + tl.arange(0, CHUNK)).to(tl.int64)
         mine = (rows < end)[:, None]
         wide = tl.load(wide_from + rows[:, None] * width + k[None, :], mask=mine & inside[None, :], other=0.0)
@@ -155,6 +172,7 @@ def _bottleneck_weights(
             narrow = tl.where(mine & real[None, :], acted, 0.0).to(wide.dtype)
             sums += tl.sum(wide.to(tl.float32), 0)
         else:
+            wide = _dropped(wide, rows, k, start, seed, site, limit, rescale, width, DROP)
             narrow_sums += tl.sum(narrow.to(tl.float32), 0)
         total = tl.dot(tl.trans(narrow), wide, total, input_precision="ieee" if EXACT else "tf32")
     own = slot.to(tl.int64) * width * size
@@ -189,6 +207,10 @@ def _units(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
+def _chances(p: float, site: int) -> tuple[int, float, float]:
+    return site_of(site), limit_of(p), 1.0 / (1.0 - p)
+
+
 class _Bottleneck(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -203,6 +225,8 @@ class _Bottleneck(torch.autograd.Function):
         low_up: Tensor,
         kind: int,
         layout: Layout,
+        p: float,
+        site: int,
     ) -> Tensor:
         h = h.contiguous()
         read = h if x is None else x.contiguous()
@@ -215,12 +239,12 @@ class _Bottleneck(torch.autograd.Function):
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_forward[(tiles, triton.cdiv(width, share))](
-            h, read, hidden, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, down_bias.stride(0),
-            low_down.stride(0), width, size, share, kind, layout.align, m, block, exact,
-            num_warps=warps, num_stages=stages,
+            h, read, hidden, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, layout.slot_start,
+            layout.seeds, *_chances(p, site), down_bias.stride(0), low_down.stride(0), width, size, share, p > 0.0,
+            kind, layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         ctx.save_for_backward(read, hidden, low_down, low_up)
-        ctx.layout, ctx.kind, ctx.skip = layout, kind, x is None
+        ctx.layout, ctx.kind, ctx.skip, ctx.drop = layout, kind, x is None, (p, site)
         return out
 
     @staticmethod
@@ -236,8 +260,9 @@ class _Bottleneck(torch.autograd.Function):
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_backward[(tiles, triton.cdiv(width, share))](
-            g, hidden, dz, dx, low_down, low_up, layout.tile_slot, low_down.stride(0), width, size, share,
-            ctx.skip, ctx.kind, layout.align, m, block, exact, num_warps=warps, num_stages=stages,
+            g, hidden, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
+            *_chances(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
+            layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         like: dict[str, Any] = {"device": g.device, "dtype": torch.float32}
         d_down, d_up = (torch.empty(layout.slots, *s, **like) for s in ((size, width), (width, size)))
@@ -245,11 +270,12 @@ class _Bottleneck(torch.autograd.Function):
         part = min(m, 64)
         chunk, block, warps, stages = _chunks(layout.slots, exact)
         _bottleneck_weights[(layout.slots, triton.cdiv(width, block), 2 * triton.cdiv(size, part))](
-            g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end, width, size,
-            ctx.kind, chunk, part, block, exact, num_warps=warps, num_stages=stages,
+            g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
+            layout.seeds, *_chances(*ctx.drop), width, size, ctx.drop[0] > 0.0, ctx.kind, chunk, part, block, exact,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
         dh, dread = (dx, None) if ctx.skip else (g, dx)
-        return dh, dread, d_down, d_down_bias, d_up, d_up_bias, None, None, None, None
+        return dh, dread, d_down, d_down_bias, d_up, d_up_bias, *[None] * 6
 
 
 def bottleneck(
@@ -259,7 +285,11 @@ def bottleneck(
     low: tuple[Tensor, Tensor],
     activation: str,
     layout: Layout,
+    p: float = 0.0,
+    site: int = 0,
 ) -> Tensor:
     """h, x [tokens, width] (x None: h itself); `weights` are down, its bias, up, its bias, [slots, …] in float32, views
-    of one buffer; `low` are both matrices in h's type, views of another."""
-    return _Bottleneck.apply(h, x, *weights, *low, ACTIVATIONS[activation], layout)
+    of one buffer; `low` are both matrices in h's type, views of another. With `p` dropout is applied to h first, as
+    `dropout.dropout(h, p, site, layout)` would; x is None then."""
+    assert p == 0.0 or x is None
+    return _Bottleneck.apply(h, x, *weights, *low, ACTIVATIONS[activation], layout, p, site)

@@ -58,6 +58,14 @@ class Bottleneck(Method):
         check_least(size=(self.size, 1), depth=(self.depth, 1), std=(self.std, 0))
 
     @property
+    def _plain(self) -> bool:
+        return self.depth == 1 and self.inner_norm == "none" and not self.multiplicative
+
+    @property
+    def takes_undropped(self) -> bool:
+        return self._plain and not self.parallel
+
+    @property
     def wants(self) -> tuple[str, ...]:
         return ("sublayer_input",) if self.parallel else ()
 
@@ -95,7 +103,7 @@ class Bottleneck(Method):
         if self.parallel:
             assert own.sublayer_input is not None
             x = own.sublayer_input
-        if self.depth == 1 and self.inner_norm == "none" and not self.multiplicative:
+        if self._plain:
             return own.bottleneck(h, x, name, self.activation)
         hidden = own.linear(x, f"{name}.down")  # [tokens, m]
         if self.inner_norm == "layer":

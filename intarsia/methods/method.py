@@ -64,6 +64,11 @@ class Method:
     cached: ClassVar[bool] = False  # trains on stored states of the plain base
 
     @property
+    def takes_undropped(self) -> bool:
+        """Whether `output` gives h to `own.bottleneck` alone, which can apply the base's dropout to it on the way."""
+        return False
+
+    @property
     def wants(self) -> tuple[str, ...]:
         """What `Owned` shall carry beside the site's own values: "sublayer_input", "layer_input"."""
         return ()

@@ -130,6 +130,21 @@ def test_bottleneck(layout, dtype, activation, parallel):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
+def test_bottleneck_with_dropout_in_front(layout, dtype):
+    size, width = 20, 40
+    shapes = (size, width), (size,), (width, size), (width,)
+    buffer = 0.2 * draw(3, 2 * size * width + size + width, grad=False)
+    weights = tuple(w.requires_grad_() for w in views(buffer, shapes))
+    low = views(buffer.to(dtype), shapes)
+    low = low[0], low[2]
+    h = draw(layout.tokens, width, dtype=dtype)
+    theirs = bottleneck.bottleneck(dropout.dropout(h, 0.3, 7, layout), None, weights, low, "gelu", layout)
+    ours = bottleneck.bottleneck(h, None, weights, low, "gelu", layout, 0.3, 7)
+    assert not torch.equal(ours, bottleneck.bottleneck(h, None, weights, low, "gelu", layout, 0.3, 8))
+    compare(layout, ours, theirs, (h, *weights), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_spread(layout, dtype):
     table, x = draw(3, 24), draw(layout.tokens, 24, dtype=dtype)
     ours, theirs = x * rows.spread(table, dtype, layout), x * table[owners(layout)].to(dtype)
