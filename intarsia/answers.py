@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from intarsia.bank.bank import Prediction, Text
 
 
-def gather(texts: Sequence[str] | None, file: Path | None, text: str | None, pair: str | None) -> list[Text]:
-    """The texts to ask about."""
+def gather(texts: Sequence[str] | None, file: Path | None, text: str | None, pair: str | None, kind: str) -> list[Text]:
+    """The texts to ask a task of a kind about."""
     if file is not None:
         if texts:
             raise IntarsiaError("texts were given both as arguments and with --file; give one of them.")
-        from intarsia.tasks.data import load_texts
+        from intarsia.tasks.data import load_sentences, load_texts
 
-        return load_texts(file, text=text, pair=pair)
+        if kind == "tags":
+            return list(load_sentences(file, text=text))
+        return list(load_texts(file, text=text, pair=pair))
     if not texts and sys.stdin.isatty():
         print("Texts, one a line; end with Ctrl-D.", file=sys.stderr)
     try:
         lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         raise IntarsiaError(f"standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
-    found = [_text(line) for line in lines if line.strip()]
+    found = [line if kind == "tags" else _text(line) for line in lines if line.strip()]
     if not found:
         raise IntarsiaError("no text to ask about: give texts as arguments, on standard input, or with --file.")
     return found
@@ -47,7 +49,7 @@ def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path
     ending = format or ("csv" if output is not None and output.suffix == ".csv" else "jsonl")
     if ending not in ("jsonl", "csv"):
         raise IntarsiaError(f"the format {ending!r} is not known; expected jsonl or csv.")
-    rows = [{**_columns(text), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
+    rows = [{**_columns(text, p), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
     content = _csv(rows) if ending == "csv" else "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
     if output is None:
         sys.stdout.write(content)
@@ -56,13 +58,18 @@ def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path
     print(f"{len(rows):,} answers written to {output}", file=sys.stderr)
 
 
-def _columns(text: Text) -> dict[str, str]:
+def _columns(text: Text, prediction: Prediction) -> dict[str, str]:
+    if prediction.tags is not None:
+        return {"text": text if isinstance(text, str) else " ".join(text)}
     return {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     flat = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
+        if "tags" in row:
+            flat += [{"sentence": number, "task": row["task"], **word} for word in row["tags"]]
+            continue
         probabilities = row.pop("probabilities", {})
         if "labels" in row:
             row["labels"] = "|".join(row["labels"])

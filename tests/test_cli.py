@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from families import opinions, save_tiny
+from tagged import colours
 from typer.testing import CliRunner
 
 from intarsia.cli import app
@@ -272,3 +273,28 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "comparison" / "comparison.json").read_text())
     assert stored["provenance"]["command"].startswith("intarsia compare opinion.csv")
     assert (tmp_path / "comparison" / "tradeoff.png").stat().st_size > 10_000
+
+
+def test_words_are_tagged(base: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"tokens": s.words, "tags": s.label}) for s in colours(80)]
+    (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
+    done = intarsia(
+        "learn", "colours", "colours.jsonl", "--encoder", base, "--method", "houlsby-8", "--epochs", "2",
+        "--lr", "0.01", "--batch-size", "8", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "3 tags; 64 train, 8 dev, 8 test" in done.stderr and "version 1: f1-entities" in done.stdout
+    args = intarsia("predict", "colours", "the red apple\tis up", cwd=tmp_path)
+    assert args.returncode == 0, args.stderr
+    (answer,) = (json.loads(line) for line in args.stdout.splitlines())
+    assert [word["word"] for word in answer["tags"]] == ["the", "red", "apple", "is", "up"] and "entities" in answer
+    filed = intarsia("predict", "colours", "--file", "colours.jsonl", "--output", "out.csv", cwd=tmp_path)
+    assert filed.returncode == 0, filed.stderr
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0]) == ["sentence", "task", "word", "tag", "probability"] and found[-1]["sentence"] == "80"
+    scored = intarsia("evaluate", "colours", "colours.jsonl", "--metric", "accuracy", cwd=tmp_path)
+    assert scored.returncode == 0 and "colours: accuracy" in scored.stdout
+    assert "3 tags" in intarsia("tasks", cwd=tmp_path).stdout
+    wrong = intarsia("evaluate", "colours", "colours.jsonl", "--metric", "matthews", cwd=tmp_path)
+    assert wrong.returncode == 2 and "does not measure tags" in wrong.stderr

@@ -68,7 +68,8 @@ def learn(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
+            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman or f1-entities.",
+            show_default="by kind",
         ),
     ] = None,
     prefix_dropout: PrefixDropoutOption = None,
@@ -106,7 +107,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        what = f"{len(task.labels)} {'tags' if task.kind == 'tags' else 'labels'}" if task.labels else "a score"
         console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
     with console.training_bar(name, quiet=json) as watch:
         try:
@@ -222,12 +223,14 @@ def predict(
     """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
 
     Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
-    texts of an argument or a line are separated by a tab.
+    texts of an argument or a line are separated by a tab. A task that tags words splits a text at white space, or takes
+    the lists [cyan]tokens[/] of a JSON Lines file.
     """
     from intarsia import answers
 
-    requests = answers.gather(texts, file, text, pair)
-    answers.write(open_bank(bank, encoder, device, precision).predict(name, requests), requests, output, format)
+    opened = open_bank(bank, encoder, device, precision)
+    requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind)
+    answers.write(opened.predict(name, requests), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Kind = Literal["label", "labels", "score"]
-"""What is to be predicted: one label of n, several labels of n, or a number."""
+Kind = Literal["label", "labels", "score", "tags"]
+"""What is to be predicted: one label of n, several labels of n, a number, or a tag for each word."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -20,6 +20,17 @@ class Example:
     text: str
     pair: str | None = None
     label: Label | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence(Example):
+    """The words of a text, each with a tag (`label` has them all) where they are known."""
+
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], tags: tuple[str, ...] | None = None) -> Sentence:
+        return cls(" ".join(words), None, tags, words)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
-from intarsia.tasks.examples import Example
+from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.reading import KNOWN_ENDINGS, Row, data_format, read_rows, stem
 
 # The `_matched` names are those of MNLI, whose second dev and test sets come from other genres.
@@ -100,6 +100,8 @@ def _table_of_part(name: str, part: Any) -> Table:
 
 
 def _row(name: str, number: int, item: Any) -> Row:
+    if isinstance(item, Sentence):
+        return {"tokens": item.words, "tags": item.label}
     if isinstance(item, Example):
         if item.pair is None:
             return {"text": item.text, "label": item.label}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +21,13 @@ TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
 TOKENS_RECORDED = 32768.0  # nor on GPUs, when passes are recorded
 
 
+Rows = Sequence[np.ndarray] | np.ndarray  # what is said of each row
+
+
 class Stepper(Protocol):
     def step(self, pairs: Any) -> None: ...
     def losses(self, *, wait: bool = False) -> Any: ...
-    def predict(self, runs: Any, part: str) -> list[np.ndarray]: ...
+    def predict(self, runs: Any, part: str) -> Sequence[Rows]: ...
 
 
 class Floor:

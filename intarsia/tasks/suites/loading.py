@@ -24,11 +24,10 @@ def load(
     sample is refused unless `partial` allows it, and `source["partial"]` says so then.
     """
     task = find(name)
-    if task.kind in ("span", "tags"):
-        reader = "squad.read_squad" if task.kind == "span" else "tagging.read_tagged"
+    if task.kind == "span":
         raise DataError(
-            f"{name} has {'spans' if task.kind == 'span' else 'tags'}, which are not learned from yet. Its rows are "
-            f"read by intarsia.tasks.suites.{reader}(path)."
+            f"{name} has spans, which are not learned from yet. Its rows are read by "
+            f"intarsia.tasks.suites.squad.read_squad(path)."
         )
     if not task.rows.keys() & {"train", "all"}:
         raise DataError(
@@ -43,7 +42,8 @@ def load(
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
         kept = {"all": [row for some in kept.values() for row in some]}
-    loaded = load_data(kept, **_columns(task), label="label", kind=task.kind, seed=seed, limit=limit)  # type: ignore[arg-type]
+    columns = {} if task.kind == "tags" else {**_columns(task), "label": "label"}
+    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
     origin = {
         **loaded.source,
         "from": "files",
@@ -76,6 +76,8 @@ def read_texts(
 
 
 def _is_learned(task: SuiteTask, row: dict[str, Any]) -> bool:
+    if task.kind == "tags":
+        return True
     empty = task.empty == "kept" and not all(row[column].strip() for column in task.texts)
     return not empty and row.get("label") not in task.drop
 
