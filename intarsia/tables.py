@@ -156,8 +156,8 @@ def _parameters(counts: dict[str, int]) -> str:
 
 def _kind(header: Any) -> str:
     count = len(header.labels)
-    kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "score": "score", "tags": f"{count} tags"}
-    return kinds[header.kind]
+    kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "tags": f"{count} tags"}
+    return kinds.get(header.kind, header.kind)
 
 
 def _options(values: dict[str, Any]) -> str:

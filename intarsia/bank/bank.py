@@ -24,7 +24,7 @@ from intarsia.bank.store import Store
 from intarsia.bank.work import working_folder
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Example, Kind
+from intarsia.tasks.examples import Example, Kind, Question
 from intarsia.tasks.metrics import Interval, check_metric, default_metric
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from intarsia.train.run import Trained
 
 RESAMPLES = 1000  # of a bootstrap interval
-Text = str | Sequence[str]  # a text; a pair of texts, or the words of a sentence, by the task's kind
+Text = str | Sequence[str] | Question  # a text; a pair of texts, or the words of a sentence, by the task's kind
 
 
 @dataclass(frozen=True)
 class Prediction:
     """One answer. `label` for one of n, `labels` for several of n, `score` for a number, `tags` for words, with the
-    `entities` that the tags make."""
+    `entities` that the tags make; `answer` for a span, empty where there is none."""
 
     task: str
     label: str | None = None
@@ -56,6 +56,12 @@ class Prediction:
     probabilities: dict[str, float] | None = None
     tags: list[dict[str, Any]] | None = None  # word, tag, probability
     entities: list[dict[str, Any]] | None = None  # type, start and end (words), text
+    answer: str | None = None
+    start: int | None = None  # the answer's first character in the context
+    no_answer_score: float | None = (
+        None  # by how much no answer is better than the best; above a threshold, none is given
+    )
+    candidates: list[dict[str, Any]] | None = None  # text, start, probability
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}
@@ -135,6 +141,7 @@ class Bank:
         killed goes on where it was when called again with the same arguments, unless `fresh`.
         """
         from intarsia.methods import Bottleneck
+        from intarsia.tasks.answering import default_length
         from intarsia.train.job import Job, Settings
         from intarsia.train.loop import train
 
@@ -143,7 +150,8 @@ class Bank:
             check_metric(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
         method = method or Bottleneck()
-        job = Job(name, task, method, pooling, settings or Settings.for_method(method))
+        settings = settings or Settings.for_method(method, max_length=default_length(task.kind))
+        job = Job(name, task, method, pooling, settings)
         method.check(self.encoder.shape)
         with working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
             if fresh:
@@ -253,7 +261,8 @@ class Bank:
     def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
         """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
 
-        A text is a string, a tuple of two for tasks over pairs, or a list of words for tasks that tag words.
+        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over
+        spans, or a list of words for tasks that tag words.
         """
         if isinstance(task, str):
             if isinstance(texts, str):

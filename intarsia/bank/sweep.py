@@ -150,12 +150,12 @@ class Sweep:
         from intarsia.tasks.answering import learned_answers
         from intarsia.tasks.metrics import default_metric
         from intarsia.train.checkpoint import State
-        from intarsia.train.run import Trained
+        from intarsia.train.run import Trained, best_answers
 
         with safe_open(self._tensor_file(point.key), framework="pt") as file:
             state = State(**json.loads(file.metadata()["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        answers = learned_answers(job.data)
+        answers = best_answers(learned_answers(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
         return Trained(tensors, answers.head(job.pooling), answers, metric, state)
 

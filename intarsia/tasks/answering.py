@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from intarsia.tasks.examples import Kind, TaskData
 from intarsia.tasks.kinds import Answers
+from intarsia.tasks.spans import Spans
 from intarsia.tasks.tagging import Tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-READERS: dict[Kind, type[Answers]] = {"tags": Tags}  # the others: Answers itself
+READERS: dict[Kind, type[Answers]] = {"tags": Tags, "span": Spans}  # the others: Answers itself
 
 
 def learned_answers(data: TaskData) -> Answers:
@@ -21,4 +23,11 @@ def learned_answers(data: TaskData) -> Answers:
 
 def stored_answers(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) -> Answers:
     """How a stored task answers; `head` as its inlay describes it."""
-    return READERS.get(kind, Answers)(kind, labels, head.get("mean", 0.0), head.get("spread", 1.0))
+    reader = READERS.get(kind, Answers)
+    known = {field.name for field in fields(reader)}
+    return reader(kind, labels, **{k: v for k, v in head.items() if k in known})  # as `to_dict` gave them
+
+
+def default_length(kind: Kind) -> int:
+    """Tokens of a row, unless told otherwise."""
+    return READERS.get(kind, Answers).max_length

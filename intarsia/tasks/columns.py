@@ -32,7 +32,10 @@ class Columns:
 
 
 # The columns of kinds that have names of their own: the text, its pair, the label.
-OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {"tags": ("tokens", None, "tags")}
+OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
+    "tags": ("tokens", None, "tags"),
+    "span": ("question", "context", "answers"),
+}
 
 
 def find_own_columns(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from intarsia.errors import DataError
 from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
-from intarsia.tasks.examples import KINDS, Example, Kind, Sentence, TaskData
+from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
 from intarsia.tasks.sources import Gathered, Source, Table, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
@@ -129,12 +129,28 @@ def load_sentences(path: str | Path, *, text: str | None = None) -> list[tuple[s
     return [read_words(row.get(column), table.where(index, column)) for index, row in enumerate(table.rows)]
 
 
+def load_questions(path: str | Path, *, text: str | None = None, pair: str | None = None) -> list[Question]:
+    """The questions of a file with their contexts; answers are not looked at."""
+    from intarsia.tasks.spans import read_question
+
+    table = table_of_file(Path(path).expanduser())
+    first, second, _ = OWN_NAMES["span"]
+    columns = text or first, pair or second or ""
+    for column in columns:
+        if column not in table.columns:
+            raise DataError(f"{table.name}: no column {column!r}. Columns there: {', '.join(table.columns)}.")
+    return [read_question(row, *columns, None, table.where(index, columns[0])) for index, row in enumerate(table.rows)]
+
+
 def content_hash(parts: Parts) -> str:
     """A hash of what the examples say, the same for the same content from any file format."""
     digest = hashlib.sha256()
     for name, examples in parts.items():
         for example in examples:
-            digest.update(json.dumps([name, example.text, example.pair, example.label]).encode() + b"\n")
+            said: list[object] = [name, example.text, example.pair, example.label]
+            if isinstance(example, Question):
+                said += [example.id, example.answers]
+            digest.update(json.dumps(said).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -145,6 +161,8 @@ def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
     _check_all_labelled(table, columns.label)
     if kind == "tags":
         return _sentences(table, columns)
+    if kind == "span":
+        return _questions(table, columns)
     examples = []
     for index, row in enumerate(table.rows):
         for column in columns.texts:
@@ -159,6 +177,15 @@ def _sentences(table: Table, columns: Columns) -> list[Example]:
 
     return [
         read_sentence(row, columns.text, columns.label, table.where(index, columns.label))
+        for index, row in enumerate(table.rows)
+    ]
+
+
+def _questions(table: Table, columns: Columns) -> list[Example]:
+    from intarsia.tasks.spans import read_question
+
+    return [
+        read_question(row, columns.text, columns.pair or "context", columns.label, table.where(index, columns.label))
         for index, row in enumerate(table.rows)
     ]
 
@@ -220,6 +247,10 @@ def _check_training_labels(
     table: Table, column: str, training: list[Example], labels: tuple[str, ...], guessed: bool
 ) -> None:
     where = f"{table.name}, column {column!r}"
+    if isinstance(training[0], Question):
+        if not any(isinstance(example, Question) and example.answers for example in training):
+            raise DataError(f"{where}: no question has an answer. Expected some to learn from.")
+        return
     different: set[object] = {example.label for example in training}
     if any(isinstance(example, Sentence) for example in training):
         different = set(labels)

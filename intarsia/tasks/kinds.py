@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,9 +27,10 @@ class Answers:
 
     This class is for tasks whose head reads one vector a row. Kinds whose head reads every token are subclasses, with
     inputs, targets, loss and answers of their own. Training and serving ask the same of any kind: `head`, `inputs`,
-    `row_targets`, `loss`, `probabilities`, `by_row`, `measure`, `asked` and `describe_all`.
+    `row_targets`, `loss`, `probabilities`, `by_row`, `tune`, `measure`, `asked` and `describe_all`.
     """
 
+    max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
     reads_tokens: ClassVar[bool] = False  # the head's outputs: one for each token, not for each row
 
     kind: Kind
@@ -50,7 +51,7 @@ class Answers:
 
     def head(self, pooling: Pooling) -> Head:
         if pooling == "none" and not self.reads_tokens:
-            raise IntarsiaError("the pooling none is for tags; choose mean, cls, pooler or trained-pooler.")
+            raise IntarsiaError("the pooling none is for tags and spans; choose mean, cls, pooler or trained-pooler.")
         return Head(self.outputs, "none" if self.reads_tokens else pooling)
 
     def inputs(
@@ -109,6 +110,14 @@ class Answers:
         """The score of what was said of each row of the inputs."""
         predicted = self.decide(np.stack(list(said)))
         return bootstrap(metric, self.gold(examples), predicted, labels=self.labels, resamples=resamples)
+
+    def tune(self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]) -> dict[str, Any]:
+        """What is set by the validation part, beside the tensors."""
+        return {}
+
+    def tuned(self, found: Mapping[str, Any]) -> Answers:
+        """With what `tune` found."""
+        return self
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
         """Predictions in the form of `gold`."""

@@ -139,13 +139,17 @@ METRICS: dict[str, Metric] = {
 }
 
 
-RATIOS: dict[Kind, tuple[str, ...]] = {"tags": ("accuracy", "f1-entities")}  # their kinds count them
+# Those that their kinds count. Of questions: all, those that have an answer, and those that have none.
+RATIOS: dict[Kind, tuple[str, ...]] = {
+    "tags": ("accuracy", "f1-entities"),
+    "span": tuple(f"{name}{part}" for part in ("", ":answered", ":unanswered") for name in ("f1", "exact-match")),
+}
 
 
 def default_metric(kind: Kind, labels: Sequence[str]) -> str:
     """The metric for a task about which nothing else is known."""
     tags = "f1-entities" if has_entities(labels) else "accuracy"
-    return {"label": "accuracy", "labels": "f1-micro", "score": "spearman", "tags": tags}[kind]
+    return {"label": "accuracy", "labels": "f1-micro", "score": "spearman", "tags": tags, "span": "f1"}[kind]
 
 
 def positive_label(labels: Sequence[str]) -> str:

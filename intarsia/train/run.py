@@ -215,10 +215,13 @@ class Run:
             f"{loss}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
         )
 
-    def score(self, part: str, said: Sequence[np.ndarray] | np.ndarray) -> float:
-        """The score of what it says about dev or test."""
+    def score(
+        self, part: str, said: Sequence[np.ndarray] | np.ndarray, tuned: Mapping[str, Any] | None = None
+    ) -> float:
+        """The score of what it says about dev or test, with what was `tuned` then or, without that, at its best."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
-        return self.answers.measure(self.metric, examples, self.tokens[part].inputs, list(said), 0).value
+        answers = best_answers(self.answers, self.state) if tuned is None else self.answers.tuned(tuned)
+        return answers.measure(self.metric, examples, self.tokens[part].inputs, list(said), 0).value
 
     def end_epoch(self, epoch: int, mean_loss: float, said: Sequence[np.ndarray] | np.ndarray) -> None:
         """Note an epoch that is over; `said` is what the run now says about each row of dev."""
@@ -229,7 +232,8 @@ class Run:
             entry["phase"] = self.phase.name
         if not self.last_phase:
             return
-        value = entry[self.metric] = self.score("dev", said)
+        entry |= self.answers.tune(self.job.data.dev, self.tokens["dev"].inputs, list(said))
+        value = entry[self.metric] = self.score("dev", said, entry)
         if state.best is None or value >= state.best:  # of equal ones the later, trained longer
             state.best, state.best_epoch = value, epoch + 1
             self.best.copy_(self._read("now"))
@@ -278,7 +282,13 @@ class Run:
         kept = {f"method.{name}": tensor for name, tensor in self.kept.items()}
         tensors = kept | unflat(self.specs, self.best)
         left_out = self.tokens["train"].inputs.left_out
-        return Trained(tensors, self.head, self.answers, self.metric, self.state, test, left_out)
+        answers = best_answers(self.answers, self.state)
+        return Trained(tensors, self.head, answers, self.metric, self.state, test, left_out)
+
+
+def best_answers(answers: Answers, state: checkpoint.State) -> Answers:
+    """With what was tuned at the best epoch."""
+    return answers.tuned(state.history[state.best_epoch - 1]) if state.best_epoch else answers
 
 
 def head_specs(job: Job, head: Head, shape: Shape) -> dict[str, Spec]:

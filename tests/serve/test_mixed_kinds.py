@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from families import opinions, tiny_with_words
-from tagged import colours
+from tagged import colours, riddles
 
 import intarsia
 from intarsia import Settings
@@ -22,6 +22,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Bank:
     bank.learn("colours", colours(200), Bottleneck(8), settings=quick)
     bank.learn("again", colours(60, 1), LoRA(4), settings=quick)
     bank.learn("opinion", opinions(40), Bottleneck(8), settings=quick)
+    bank.learn("riddle", riddles(200), Bottleneck(8), settings=quick)
     return bank
 
 
@@ -43,6 +44,23 @@ def test_mixed_requests_equal_separate_ones(bank: Bank, monkeypatch: pytest.Monk
         assert [w["tag"] for w in answer.tags] == [w["tag"] for w in alone.tags]
         for a, b in zip(answer.tags, alone.tags, strict=True):
             assert a["probability"] == pytest.approx(b["probability"], abs=1e-5)
+
+
+def test_questions_share_the_pass(bank: Bank) -> None:
+    asked = riddles(6, 3)
+    requests = [("riddle", (q.text, q.context)) for q in asked] + [("opinion", "good"), ("colours", "a red apple")]
+    mixed = bank.predict(requests)
+    assert mixed[-2].label is not None and mixed[-1].tags is not None
+    for (_, text), answer in zip(requests[:6], mixed, strict=False):
+        (alone,) = bank.predict("riddle", [text])
+        assert answer.answer and answer.answer == alone.answer and answer.start == alone.start
+        assert text[1][answer.start :].startswith(answer.answer) and answer.no_answer_score is None
+        assert answer.candidates and answer.candidates[0]["probability"] == pytest.approx(answer.probability)
+    result = bank.evaluate("riddle", riddles(50, 9))
+    assert result.metric == "f1" and result.interval.value > 0.7
+    assert bank.evaluate("riddle", riddles(50, 9), metric="exact-match").interval.value <= result.interval.value
+    with pytest.raises(IntarsiaError, match="give \\(question, context\\)"):
+        bank.predict("riddle", ["good"])
 
 
 def test_words_and_texts_give_tags_and_entities(bank: Bank) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.tasks.columns import OWN_NAMES
 from intarsia.tasks.data import load_data
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.reading import read_rows
@@ -24,11 +25,6 @@ def load(
     sample is refused unless `partial` allows it, and `source["partial"]` says so then.
     """
     task = find(name)
-    if task.kind == "span":
-        raise DataError(
-            f"{name} has spans, which are not learned from yet. Its rows are read by "
-            f"intarsia.tasks.suites.squad.read_squad(path)."
-        )
     if not task.rows.keys() & {"train", "all"}:
         raise DataError(
             f"{name} has a test part only. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
@@ -42,7 +38,7 @@ def load(
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
         kept = {"all": [row for some in kept.values() for row in some]}
-    columns = {} if task.kind == "tags" else {**_columns(task), "label": "label"}
+    columns = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
     loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
     origin = {
         **loaded.source,
@@ -76,7 +72,7 @@ def read_texts(
 
 
 def _is_learned(task: SuiteTask, row: dict[str, Any]) -> bool:
-    if task.kind == "tags":
+    if task.kind in OWN_NAMES:
         return True
     empty = task.empty == "kept" and not all(row[column].strip() for column in task.texts)
     return not empty and row.get("label") not in task.drop
