@@ -12,29 +12,41 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
+from intarsia.tasks.examples import Question
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Prediction, Text
 
 
-def gather(texts: Sequence[str] | None, file: Path | None, text: str | None, pair: str | None) -> list[Text]:
-    """The texts to ask about."""
+def gather(
+    texts: Sequence[str] | None,
+    file: Path | None,
+    text: str | None,
+    pair: str | None,
+    kind: str,
+    context: str | None = None,
+) -> list[Text]:
+    """The texts to ask a task of a kind about."""
     if file is not None:
         if texts:
             raise IntarsiaError("texts were given both as arguments and with --file; give one of them.")
-        from intarsia.tasks.data import load_texts
+        from intarsia.tasks.data import load_questions, load_sentences, load_texts
 
-        return load_texts(file, text=text, pair=pair)
+        if kind == "tags":
+            return list(load_sentences(file, text=text))
+        if kind == "span":
+            return list(load_questions(file, text=text, pair=pair))
+        return list(load_texts(file, text=text, pair=pair))
     if not texts and sys.stdin.isatty():
         print("Texts, one a line; end with Ctrl-D.", file=sys.stderr)
     try:
         lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         raise IntarsiaError(f"standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
-    found = [_text(line) for line in lines if line.strip()]
+    found = [line if kind == "tags" else _text(line) for line in lines if line.strip()]
     if not found:
         raise IntarsiaError("no text to ask about: give texts as arguments, on standard input, or with --file.")
-    return found
+    return found if context is None else [(question, context) for question in found if isinstance(question, str)]
 
 
 def _text(line: str) -> Text:
@@ -45,30 +57,57 @@ def _text(line: str) -> Text:
 def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path | None, format: str | None) -> None:
     """One answer a line, in the order of the texts."""
     ending = format or ("csv" if output is not None and output.suffix == ".csv" else "jsonl")
-    if ending not in ("jsonl", "csv"):
-        raise IntarsiaError(f"the format {ending!r} is not known; expected jsonl or csv.")
-    rows = [{**_columns(text), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
+    if ending not in ("jsonl", "csv", "squad"):
+        raise IntarsiaError(f"the format {ending!r} is not known; expected jsonl, csv or squad.")
+    if ending == "squad":
+        _output(_squad(predictions, texts), output, len(predictions))
+        return
+    rows = [{**_columns(text, p), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
     content = _csv(rows) if ending == "csv" else "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    _output(content, output, len(rows))
+
+
+def _output(content: str, output: Path | None, answers: int) -> None:
     if output is None:
         sys.stdout.write(content)
         return
     files.replace(output, [content.encode()])
-    print(f"{len(rows):,} answers written to {output}", file=sys.stderr)
+    print(f"{answers:,} answers written to {output}", file=sys.stderr)
 
 
-def _columns(text: Text) -> dict[str, str]:
+def _squad(predictions: Sequence[Prediction], texts: Sequence[Text]) -> str:
+    """The file that SQuAD's evaluation takes: the answer's text by the question's id."""
+    ids = [text.id if isinstance(text, Question) else "" for text in texts]
+    if not all(ids) or len(set(ids)) < len(ids) or any(p.answer is None for p in predictions):
+        raise IntarsiaError("the format squad is for questions with an id each, from a --file, and a task over spans.")
+    return json.dumps({i: p.answer for i, p in zip(ids, predictions, strict=True)}, ensure_ascii=False) + "\n"
+
+
+def _columns(text: Text, prediction: Prediction) -> dict[str, str]:
+    if isinstance(text, Question):
+        return {"id": text.id, "question": text.text}
+    if prediction.answer is not None:
+        return {"question": text[0]}
+    if prediction.tags is not None:
+        return {"text": text if isinstance(text, str) else " ".join(text)}
     return {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     flat = []
-    for row in rows:
+    for number, row in enumerate(rows, 1):
+        if "tags" in row:
+            flat += [{"sentence": number, "task": row["task"], **word} for word in row["tags"]]
+            continue
+        row.pop("candidates", None)
         probabilities = row.pop("probabilities", {})
         if "labels" in row:
             row["labels"] = "|".join(row["labels"])
         flat.append({**row, **{f"p({label})": p for label, p in probabilities.items()}})
     made = io.StringIO()
-    writer = csv.DictWriter(made, fieldnames=list(flat[0]), lineterminator="\n")
+    writer = csv.DictWriter(
+        made, fieldnames=list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(flat)
     return made.getvalue()

@@ -155,9 +155,9 @@ def _parameters(counts: dict[str, int]) -> str:
 
 
 def _kind(header: Any) -> str:
-    return {"label": f"1 of {len(header.labels)}", "labels": f"any of {len(header.labels)}", "score": "score"}[
-        header.kind
-    ]
+    count = len(header.labels)
+    kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "tags": f"{count} tags"}
+    return kinds.get(header.kind, header.kind)
 
 
 def _options(values: dict[str, Any]) -> str:

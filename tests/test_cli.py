@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from families import opinions, save_tiny
+from tagged import as_squad, colours, riddles
 from typer.testing import CliRunner
 
 from intarsia.cli import app
@@ -302,3 +303,56 @@ def test_a_device_or_precision_that_is_not_there(
     rows_to_csv(tmp_path / "opinion.csv", opinions(40))
     done = intarsia("learn", "opinion", "opinion.csv", "--encoder", base, *options, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_words_are_tagged(base: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"tokens": s.words, "tags": s.label}) for s in colours(80)]
+    (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
+    done = intarsia(
+        "learn", "colours", "colours.jsonl", "--encoder", base, "--method", "houlsby-8", "--epochs", "2",
+        "--lr", "0.01", "--batch-size", "8", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "3 tags; 64 train, 8 dev, 8 test" in done.stderr and "version 1: f1-entities" in done.stdout
+    args = intarsia("predict", "colours", "the red apple\tis up", cwd=tmp_path)
+    assert args.returncode == 0, args.stderr
+    (answer,) = (json.loads(line) for line in args.stdout.splitlines())
+    assert [word["word"] for word in answer["tags"]] == ["the", "red", "apple", "is", "up"] and "entities" in answer
+    filed = intarsia("predict", "colours", "--file", "colours.jsonl", "--output", "out.csv", cwd=tmp_path)
+    assert filed.returncode == 0, filed.stderr
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0]) == ["sentence", "task", "word", "tag", "probability"] and found[-1]["sentence"] == "80"
+    scored = intarsia("evaluate", "colours", "colours.jsonl", "--metric", "accuracy", cwd=tmp_path)
+    assert scored.returncode == 0 and "colours: accuracy" in scored.stdout
+    assert "3 tags" in intarsia("tasks", cwd=tmp_path).stdout
+    wrong = intarsia("evaluate", "colours", "colours.jsonl", "--metric", "matthews", cwd=tmp_path)
+    assert wrong.returncode == 2 and "does not measure tags" in wrong.stderr
+
+
+def test_questions_are_answered(base: str, tmp_path: Path) -> None:
+    (tmp_path / "riddles.json").write_text(json.dumps(as_squad(riddles(80, none=True))))
+    done = intarsia(
+        "learn", "riddle", "riddles.json", "--encoder", base, "--method", "houlsby-8", "--epochs", "2",
+        "--lr", "0.01", "--batch-size", "8", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "a span; " in done.stderr and "version 1: f1" in done.stdout
+    asked = intarsia("predict", "riddle", "is it good", "--context", "the red apple is up", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    answer = json.loads(asked.stdout)
+    assert answer["question"] == "is it good" and "answer" in answer and "no_answer_score" in answer
+    by_tab = intarsia("predict", "riddle", "is it good\tthe red apple is up", cwd=tmp_path)
+    assert json.loads(by_tab.stdout) == answer
+    filed = intarsia(
+        "predict", "riddle", "--file", "riddles.json", "--format", "squad", "--output", "said.json", cwd=tmp_path
+    )
+    assert filed.returncode == 0, filed.stderr
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert list(said) == [f"q{i}" for i in range(80)] and all(isinstance(text, str) for text in said.values())
+    table = intarsia("predict", "riddle", "--file", "riddles.json", "--output", "said.csv", cwd=tmp_path)
+    assert table.returncode == 0, table.stderr
+    scored = intarsia("evaluate", "riddle", "riddles.json", "--metric", "exact-match:answered", cwd=tmp_path)
+    assert scored.returncode == 0 and "riddle: exact-match:answered" in scored.stdout
+    wrong = intarsia("predict", "riddle", "is it good", cwd=tmp_path)
+    assert wrong.returncode == 2 and "give (question, context)" in wrong.stderr

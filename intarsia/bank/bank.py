@@ -9,7 +9,7 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from intarsia import provenance
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
-from intarsia.bank.inlay import Description, Inlay
+from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
 from intarsia.bank.work import working_folder
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Example, Kind
-from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric
+from intarsia.tasks.examples import Example, Kind, Question
+from intarsia.tasks.metrics import Interval, check_metric, default_metric
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from intarsia.bank.export import Exported
     from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.load import Encoder
@@ -41,12 +39,14 @@ if TYPE_CHECKING:
     from intarsia.train.loop import Watch
     from intarsia.train.run import Trained
 
-Text = str | tuple[str, str]
+RESAMPLES = 1000  # of a bootstrap interval
+Text = str | Sequence[str] | Question  # a text; a pair of texts, or the words of a sentence, by the task's kind
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer. `label` for one of n, `labels` for several of n, `score` for a number."""
+    """One answer. `label` for one of n, `labels` for several of n, `score` for a number, `tags` for words, with the
+    `entities` that the tags make; `answer` for a span, empty where there is none."""
 
     task: str
     label: str | None = None
@@ -54,6 +54,14 @@ class Prediction:
     score: float | None = None
     probability: float | None = None
     probabilities: dict[str, float] | None = None
+    tags: list[dict[str, Any]] | None = None  # word, tag, probability
+    entities: list[dict[str, Any]] | None = None  # type, start and end (words), text
+    answer: str | None = None
+    start: int | None = None  # the answer's first character in the context
+    no_answer_score: float | None = (
+        None  # by how much no answer is better than the best; above a threshold, none is given
+    )
+    candidates: list[dict[str, Any]] | None = None  # text, start, probability
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}
@@ -133,6 +141,7 @@ class Bank:
         killed goes on where it was when called again with the same arguments, unless `fresh`.
         """
         from intarsia.methods import Bottleneck
+        from intarsia.tasks.answering import default_length
         from intarsia.train.job import Job, Settings
         from intarsia.train.loop import train
 
@@ -141,7 +150,8 @@ class Bank:
             check_metric(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
         method = method or Bottleneck()
-        job = Job(name, task, method, pooling, settings or Settings.for_method(method))
+        settings = settings or Settings.for_method(method, max_length=default_length(task.kind))
+        job = Job(name, task, method, pooling, settings)
         method.check(self.encoder.shape)
         with working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
             if fresh:
@@ -225,7 +235,11 @@ class Bank:
                 "seconds": round(state.seconds, 1),
                 "history": state.history,
             },
-            data={**job.data.source, "pairs": job.data.pairs},
+            data={
+                **job.data.source,
+                "pairs": job.data.pairs,
+                **({"words_left_out": trained.left_out} if trained.left_out else {}),
+            },
             versions=provenance.versions(),
             parents=(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -242,8 +256,9 @@ class Bank:
 
         answers = answers_of(inlay)
         predictor = Predictor(self.encoder, lambda _: inlay, slots=1)
-        rows = predictor.predict([("", s) for s in self._segments(inlay, [(e.text, e.pair) for e in examples])])
-        return bootstrap(metric, answers.gold(examples), answers.decide(_stack(rows)), labels=answers.labels)
+        inputs = answers.inputs(examples, self.encoder, inlay.training.get("max_length"))
+        said = predictor.predict([("", segment) for segment in inputs.segments])
+        return answers.measure(metric, examples, inputs, said, RESAMPLES)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
@@ -253,7 +268,8 @@ class Bank:
     def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
         """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
 
-        A text is a string, or a tuple of two for tasks over pairs.
+        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over
+        spans, or a list of words for tasks that tag words.
         """
         if isinstance(task, str):
             if isinstance(texts, str):
@@ -264,15 +280,22 @@ class Bank:
         from intarsia.serve.predictor import answers_of
 
         entries = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
-        keyed: list[Any] = [None] * len(requests)
+        keyed: list[Any] = []
+        asked = {}
         for name, entry in entries.items():
-            rows = [i for i, request in enumerate(requests) if request[0] == name]
-            pairs = [_text_and_pair(requests[i][1], entry.header) for i in rows]
-            for i, segment in zip(rows, self._segments(entry.header, pairs), strict=True):
-                keyed[i] = (entry.header.digest, segment)
-        answers = self.predictor.predict(keyed)
-        read = {name: answers_of(entry.header) for name, entry in entries.items()}
-        return [_prediction(name, read[name].describe(row)) for (name, _), row in zip(requests, answers, strict=True)]
+            header, answers = entry.header, answers_of(entry.header)
+            places = [i for i, request in enumerate(requests) if request[0] == name]
+            pairs = bool(header.data.get("pairs"))
+            examples = [answers.asked(requests[i][1], name, pairs) for i in places]
+            inputs = answers.inputs(examples, self.encoder, header.training.get("max_length"))
+            asked[name] = (answers, places, examples, inputs, slice(len(keyed), len(keyed) + len(inputs.segments)))
+            keyed += [(header.digest, segment) for segment in inputs.segments]
+        said = self.predictor.predict(keyed)
+        found: list[Any] = [None] * len(requests)
+        for name, (answers, places, examples, inputs, rows) in asked.items():
+            for i, answer in zip(places, answers.describe_all(examples, inputs, said[rows]), strict=True):
+                found[i] = _prediction(name, answer)
+        return found
 
     @property
     def predictor(self) -> Predictor:
@@ -298,10 +321,6 @@ class Bank:
             self.predictor.drop(old)
         self._served[digest] = entry
         return entry
-
-    def _segments(self, known: Description, pairs: Sequence[tuple[str, str | None]]) -> list[Any]:
-        limit = known.training.get("max_length")
-        return self.encoder.tokenize([a for a, _ in pairs], [b for _, b in pairs], max_length=limit)
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
         """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
@@ -364,12 +383,6 @@ class Bank:
         return found
 
 
-def _stack(rows: Iterable[np.ndarray]) -> np.ndarray:
-    import numpy as np
-
-    return np.stack(list(rows))
-
-
 def _description(encoder: Encoder) -> dict[str, Any]:
     return {
         "name": encoder.name,
@@ -383,17 +396,6 @@ def _prediction(task: str, answer: dict[str, Any]) -> Prediction:
     if "labels" in answer:
         answer = {**answer, "labels": tuple(answer["labels"])}
     return Prediction(task, **answer)
-
-
-def _text_and_pair(text: Text, inlay: Description) -> tuple[str, str | None]:
-    wants_pair = bool(inlay.data.get("pairs"))
-    if isinstance(text, str):
-        if wants_pair:
-            raise IntarsiaError(f"the task {inlay.name!r} is over text pairs: give (text, other text).")
-        return text, None
-    if not wants_pair:
-        raise IntarsiaError(f"the task {inlay.name!r} is over single texts, but a pair was given.")
-    return text[0], text[1]
 
 
 def _work(job: Job) -> int:

@@ -79,6 +79,8 @@ class Exported:
 def mergeable(inlay: Inlay) -> Method:
     """The inlay's method, if it can be merged."""
     method = from_dict(inlay.method)
+    if inlay.kind not in PROBLEMS:
+        raise IntarsiaError(f"the task {inlay.name!r} cannot be exported: its answers are {inlay.kind}, not of a text.")
     if not method.mergeable:
         able = ", ".join(name for name, kind in METHODS.items() if kind.mergeable)
         raise IntarsiaError(

@@ -147,18 +147,17 @@ class Sweep:
     def _trained(self, job: Job, point: Point) -> Trained:
         from safetensors import safe_open
 
-        from intarsia.tasks.heads import Head
-        from intarsia.tasks.kinds import Answers
+        from intarsia.tasks.answering import learned_answers
         from intarsia.tasks.metrics import default_metric
         from intarsia.train.checkpoint import State
-        from intarsia.train.run import Trained
+        from intarsia.train.run import Trained, best_answers
 
         with safe_open(self._tensor_file(point.key), framework="pt") as file:
             state = State(**json.loads(file.metadata()["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        answers = Answers.learn(job.data.kind, job.data.labels, job.data.train)
+        answers = best_answers(learned_answers(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        return Trained(tensors, Head(answers.outputs, job.pooling), answers, metric, state)
+        return Trained(tensors, answers.head(job.pooling), answers, metric, state)
 
     def _state_file(self, job: Job) -> Path:
         folder = self.folder / job.key(self.encoder.fingerprint)

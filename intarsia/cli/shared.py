@@ -48,7 +48,8 @@ TextColumn = Annotated[str | None, typer.Option("--text", help="The column with 
 PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
 LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="found")]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", help="label, labels (several of n) or score.", show_default="found")
+    str | None,
+    typer.Option("--kind", help="label, labels (several of n), score, tags or span.", show_default="found"),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at most so many training examples.")]
 PoolingOption = Annotated[

@@ -39,8 +39,8 @@ def learn(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A file (.csv .tsv .jsonl .parquet, also .gz .zst), a folder with train/dev/test files, or a hub data "
-            "set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
+            help="A file (.csv .tsv .jsonl .parquet, SQuAD's .json, also .gz .zst), a folder with train/dev/test "
+            "files, or a hub data set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
             show_default=False,
         ),
     ],
@@ -73,12 +73,15 @@ def learn(
         int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")] = None,
-    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    max_length: Annotated[
+        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
+    ] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson or spearman.", show_default="by kind"
+            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities or exact-match.",
+            show_default="by kind",
         ),
     ] = None,
     prefix_dropout: PrefixDropoutOption = None,
@@ -114,6 +117,7 @@ def learn(
         )
     chosen = parse(method or "houlsby-64", option or ())
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    from intarsia.tasks.answering import default_length
     from intarsia.train.job import Settings
 
     settings = Settings.for_method(
@@ -121,7 +125,7 @@ def learn(
         learning_rate=learning_rate,
         epochs=epochs,
         batch_size=batch_size,
-        max_length=max_length,
+        max_length=max_length or default_length(task.kind),
         patience=patience,
         prefix_dropout=prefix_dropout,
         metric=metric,
@@ -130,7 +134,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        what = f"{len(task.labels)} labels" if task.labels else "a score"
+        what = f"{len(task.labels)} {'tags' if task.kind == 'tags' else 'labels'}" if task.labels else f"a {task.kind}"
         console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
     common = {"max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout, "seed": seed}
     if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
@@ -250,8 +254,14 @@ def predict(
     ] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
+    context: Annotated[
+        str | None, typer.Option(help="What the questions are about, for a task over spans.", show_default=False)
+    ] = None,
     format: Annotated[
-        str | None, typer.Option(help="jsonl or csv.", show_default="by the file's ending, or jsonl")
+        str | None,
+        typer.Option(
+            help="jsonl, csv, or squad (answers by question id).", show_default="by the file's ending, or jsonl"
+        ),
     ] = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
@@ -261,12 +271,15 @@ def predict(
     """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
 
     Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
-    texts of an argument or a line are separated by a tab.
+    texts of an argument or a line are separated by a tab. A task that tags words splits a text at white space, or takes
+    the lists [cyan]tokens[/] of a JSON Lines file. A task over spans takes questions, with [cyan]--context[/] or a tab
+    and the context behind each, or a file of SQuAD's.
     """
     from intarsia import answers
 
-    requests = answers.gather(texts, file, text, pair)
-    answers.write(open_bank(bank, encoder, device, precision).predict(name, requests), requests, output, format)
+    opened = open_bank(bank, encoder, device, precision)
+    requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind, context)
+    answers.write(opened.predict(name, requests), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")

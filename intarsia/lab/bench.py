@@ -204,10 +204,9 @@ def _counted(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(job: Job) -> Head:
-    from intarsia.tasks.heads import Head
-    from intarsia.tasks.kinds import Answers
+    from intarsia.tasks.answering import learned_answers
 
-    return Head(Answers(job.data.kind, job.data.labels).outputs, job.pooling)
+    return learned_answers(job.data).head(job.pooling)
 
 
 def _reason(method: Method, shape: Shape) -> str | None:
@@ -230,11 +229,8 @@ def _work(job: Job, shape: Shape) -> float:
 
 def _score(job: Job, trained: Trained, encoder: Encoder) -> Interval:
     """On the test part, computed as a bank would serve the task."""
-    import numpy as np
-
     from intarsia.bank.inlay import Inlay
     from intarsia.serve.predictor import Predictor
-    from intarsia.tasks.metrics import bootstrap
 
     answers, test = trained.answers, job.data.test
     inlay = Inlay(
@@ -242,7 +238,7 @@ def _score(job: Job, trained: Trained, encoder: Encoder) -> Interval:
         head={**trained.head.to_dict(), **answers.to_dict()}, encoder={}, parameters={}, metrics={}, training={},
         data={}, versions={}, parents=(), created="", tensors=trained.tensors,
     )  # fmt: skip
-    segments = encoder.tokenize([e.text for e in test], [e.pair for e in test], max_length=job.settings.max_length)
+    inputs = answers.inputs(test, encoder, job.settings.max_length)
     predictor = Predictor(encoder, lambda _: inlay, slots=1)
-    rows = np.stack(predictor.predict([("", segment) for segment in segments]))
-    return bootstrap(trained.metric, answers.gold(test), answers.decide(rows), labels=answers.labels)
+    said = predictor.predict([("", segment) for segment in inputs.segments])
+    return answers.measure(trained.metric, test, inputs, said, 1000)

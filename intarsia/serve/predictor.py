@@ -23,6 +23,7 @@ from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots
 from intarsia.methods import Method, from_dict, running_key
+from intarsia.tasks.answering import stored_answers
 from intarsia.tasks.heads import Head, pool, pooler_instead
 from intarsia.tasks.kinds import Answers
 
@@ -131,7 +132,7 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """Each request's probabilities (or score), in order."""
+        """Each request's probabilities (or score), in order; of kinds that read tokens, those of each token."""
         out: list[np.ndarray] = [np.empty(0)] * len(requests)
         together: list[int] = []
         apart: dict[str, list[int]] = {}
@@ -177,12 +178,18 @@ class Predictor:
         for run in runs:
             key = requests[order[run[0]]][0]
             resident = held[key]
-            rows = pooled[resident.head.pooling][run[0] : run[-1] + 1]
-            for i, answer in zip(run, self._answers(key, resident, rows, weights), strict=True):
+            first, last = run[0], run[-1] + 1
+            if resident.head.pooling == "none":
+                first, last = batch.offsets[first], batch.offsets[last]
+            rows = pooled[resident.head.pooling][first:last]
+            lengths = [batch.lengths[i] for i in run]
+            for i, answer in zip(run, self._answers(key, resident, rows, weights, lengths), strict=True):
                 out[order[i]] = answer
         return out
 
-    def _answers(self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor]) -> np.ndarray:
+    def _answers(
+        self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], lengths: Sequence[int]
+    ) -> list[np.ndarray]:
         own = resident.own(key) if resident.method.touches_rows else {}
         logits = resident.head.logits(
             resident.head_tensors,
@@ -191,7 +198,7 @@ class Predictor:
             own=lambda x: resident.method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
         )
-        return resident.answers.probabilities(logits)
+        return resident.answers.by_row(resident.answers.probabilities(logits), lengths)
 
     def _weights(self, key: str) -> dict[str, Tensor]:
         """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
@@ -215,5 +222,4 @@ def _group(stack: Stack, runs: list[tuple[int, list[int]]]) -> Group:
 
 
 def answers_of(inlay: Description) -> Answers:
-    mean, spread = inlay.head.get("mean", 0.0), inlay.head.get("spread", 1.0)
-    return Answers(inlay.kind, tuple(inlay.labels), mean, spread)  # type: ignore[arg-type]
+    return stored_answers(inlay.kind, tuple(inlay.labels), inlay.head)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intarsia.errors import DataError
+from intarsia.tasks.examples import Kind
 from intarsia.tasks.sources import Table
 
 # The first name of each is the project's own: it is taken even where a column with another of the names stands by it.
@@ -28,6 +29,31 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
+
+
+# The columns of kinds that have names of their own: the text, its pair, the label.
+OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
+    "tags": ("tokens", None, "tags"),
+    "span": ("question", "context", "answers"),
+}
+
+
+def find_own_columns(
+    table: Table, text: str | None, pair: str | None, label: str | None, kind: Kind | None
+) -> tuple[Kind, Columns] | None:
+    """The kind and the columns of a table that has all columns of one of these kinds, or is said to be of one."""
+    for own, (first, second, last) in OWN_NAMES.items():
+        needed = {first, last} | ({second} if second else set())
+        if kind == own:
+            columns = Columns(text or first, pair or second, label or last)
+        elif kind is None and text is pair is label is None and needed <= set(table.columns):
+            columns = Columns(first, second, last)
+        else:
+            continue
+        for role, name in (("text", columns.text), ("pair", columns.pair), ("label", columns.label)):
+            _check_there(table, role, name)
+        return own, columns
+    return None
 
 
 def find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:

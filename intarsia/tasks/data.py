@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from intarsia.errors import DataError
-from intarsia.tasks.columns import Columns, find_columns, find_texts
-from intarsia.tasks.examples import KINDS, Example, Kind, TaskData
+from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
+from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
 from intarsia.tasks.sources import Gathered, Source, Table, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
@@ -40,15 +40,16 @@ def load_data(
     tables = gathered.tables
     main = _training_part(gathered)
     _check_sizes(tables, main)
-    columns = find_columns(tables[main], text, pair, label)
+    own = find_own_columns(tables[main], text, pair, label, kind)
+    columns = own[1] if own else find_columns(tables[main], text, pair, label)
     hidden = "test" in tables and all(_no_label(tables["test"], columns.label))
     if hidden:
         tables = {name: table for name, table in tables.items() if name != "test"}
-    found_kind = kind or infer_kind(tables.values(), columns.label)
+    found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label)
 
     given = {name: _examples(table, columns, found_kind) for name, table in tables.items()}
     labels = tuple(sorted({name for example in given[main] for name in _names(example)}))
-    _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None)
+    _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
     for name, examples in given.items():
         _check_known(tables[name], columns.label, examples, labels)
 
@@ -95,7 +96,9 @@ def load_examples(
     usable = [tables[name] for name in ("test", "dev", "all") if name in tables]
     if not usable:
         raise DataError("there is a train part only, on which nothing can be measured. Add test, or give one file.")
-    columns = find_columns(tables.get("train", usable[-1]), text, pair, label)
+    main = tables.get("train", usable[-1])
+    own = find_own_columns(main, text, pair, label, kind)
+    columns = own[1] if own else find_columns(main, text, pair, label)
     table = next((some for some in usable if not all(_no_label(some, columns.label))), usable[0])
     _check_not_empty(table)
     examples = _examples(table, columns, kind)
@@ -113,12 +116,41 @@ def load_texts(path: str | Path, *, text: str | None = None, pair: str | None = 
     return [(row[first], row[second]) if second else row[first] for row in table.rows]
 
 
+def load_sentences(path: str | Path, *, text: str | None = None) -> list[tuple[str, ...]]:
+    """The sentences of a file: its lists of words, or its texts, whose words are separated by white space."""
+    from intarsia.tasks.tagging import read_words
+
+    table = table_of_file(Path(path).expanduser())
+    column = text or (
+        OWN_NAMES["tags"][0] if OWN_NAMES["tags"][0] in table.columns else find_texts(table, None, None)[0]
+    )
+    if column not in table.columns:
+        raise DataError(f"{table.name}: no column {column!r} for text. Columns there: {', '.join(table.columns)}.")
+    return [read_words(row.get(column), table.where(index, column)) for index, row in enumerate(table.rows)]
+
+
+def load_questions(path: str | Path, *, text: str | None = None, pair: str | None = None) -> list[Question]:
+    """The questions of a file with their contexts; answers are not looked at."""
+    from intarsia.tasks.spans import read_question
+
+    table = table_of_file(Path(path).expanduser())
+    first, second, _ = OWN_NAMES["span"]
+    columns = text or first, pair or second or ""
+    for column in columns:
+        if column not in table.columns:
+            raise DataError(f"{table.name}: no column {column!r}. Columns there: {', '.join(table.columns)}.")
+    return [read_question(row, *columns, None, table.where(index, columns[0])) for index, row in enumerate(table.rows)]
+
+
 def content_hash(parts: Parts) -> str:
     """A hash of what the examples say, the same for the same content from any file format."""
     digest = hashlib.sha256()
     for name, examples in parts.items():
         for example in examples:
-            digest.update(json.dumps([name, example.text, example.pair, example.label]).encode() + b"\n")
+            said: list[object] = [name, example.text, example.pair, example.label]
+            if isinstance(example, Question):
+                said += [example.id, example.answers]
+            digest.update(json.dumps(said).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -127,6 +159,10 @@ def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
         if column not in table.columns:
             raise DataError(f"{table.name}: no column {column!r} as in training. Columns there: {table.columns}.")
     _check_all_labelled(table, columns.label)
+    if kind == "tags":
+        return _sentences(table, columns)
+    if kind == "span":
+        return _questions(table, columns)
     examples = []
     for index, row in enumerate(table.rows):
         for column in columns.texts:
@@ -134,6 +170,24 @@ def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
         label = to_label(row[columns.label], kind, table.where(index, columns.label))
         examples.append(Example(row[columns.text], None if columns.pair is None else row[columns.pair], label))
     return examples
+
+
+def _sentences(table: Table, columns: Columns) -> list[Example]:
+    from intarsia.tasks.tagging import read_sentence
+
+    return [
+        read_sentence(row, columns.text, columns.label, table.where(index, columns.label))
+        for index, row in enumerate(table.rows)
+    ]
+
+
+def _questions(table: Table, columns: Columns) -> list[Example]:
+    from intarsia.tasks.spans import read_question
+
+    return [
+        read_question(row, columns.text, columns.pair or "context", columns.label, table.where(index, columns.label))
+        for index, row in enumerate(table.rows)
+    ]
 
 
 def _no_label(table: Table, column: str) -> list[bool]:
@@ -193,7 +247,13 @@ def _check_training_labels(
     table: Table, column: str, training: list[Example], labels: tuple[str, ...], guessed: bool
 ) -> None:
     where = f"{table.name}, column {column!r}"
-    different = {example.label for example in training}
+    if isinstance(training[0], Question):
+        if not any(isinstance(example, Question) and example.answers for example in training):
+            raise DataError(f"{where}: no question has an answer. Expected some to learn from.")
+        return
+    different: set[object] = {example.label for example in training}
+    if any(isinstance(example, Sentence) for example in training):
+        different = set(labels)
     if len(different) < 2:
         only = next(iter(different))
         raise DataError(f"{where}: every training example has the label {only!r}. Expected two different ones or more.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Kind = Literal["label", "labels", "score"]
-"""What is to be predicted: one label of n, several labels of n, or a number."""
+Kind = Literal["label", "labels", "score", "tags", "span"]
+"""What is to be predicted: one label of n, several labels of n, a number, a tag for each word, or a span of a text."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -22,12 +22,35 @@ class Example:
     label: Label | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence(Example):
+    """The words of a text, each with a tag (`label` has them all) where they are known."""
+
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], tags: tuple[str, ...] | None = None) -> Sentence:
+        return cls(" ".join(words), None, tags, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Example):
+    """A question (`text`) about a context (`pair`)."""
+
+    id: str = ""
+    answers: tuple[tuple[int, str], ...] | None = None  # where each begins, and its text; (): there is none
+
+    @property
+    def context(self) -> str:
+        return self.pair or ""
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A checked data set: every label of dev and test occurs in training, and no part is empty."""
 
     kind: Kind
-    labels: tuple[str, ...]  # sorted; empty for scores
+    labels: tuple[str, ...]  # sorted; empty for scores and spans
     train: list[Example]
     dev: list[Example]
     test: list[Example]

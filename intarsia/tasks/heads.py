@@ -1,7 +1,8 @@
 """A task's output layer, and which vector of a row it reads.
 
 Reproductions differ silently in the pooling, so it is a visible choice: the mean over the row's tokens, the first
-token's state, the base's own pooler kept frozen (the paper's program), or a pooler trained with the task.
+token's state, the base's own pooler kept frozen (the paper's program), or a pooler trained with the task. Heads of
+kinds that ask about words read every token's state: no pooling.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
     from intarsia.encoder.packed import Batch
 
-Pooling = Literal["mean", "cls", "pooler", "trained-pooler"]
+Pooling = Literal["mean", "cls", "pooler", "trained-pooler", "none"]
 _STD = 0.02
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear layer of `outputs` on the pooled row, with the base's hidden dropout in front of it."""
+    """A linear layer of `outputs` on the pooled row, or each token, with the base's hidden dropout in front of it."""
 
     outputs: int
     pooling: Pooling = "mean"
@@ -94,8 +95,13 @@ class Head:
 
 
 def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """One vector a row [R, d]: the mean over its tokens, or its first token's state; in float32 at least."""
+    """One vector a row [R, d]: the mean over its tokens, or its first token's state; in float32 at least.
+
+    Without pooling, one a token [N, d].
+    """
     states = states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
+    if pooling == "none":
+        return states
     if pooling != "mean":
         return states.index_select(0, batch.starts)
     sums = torch.segment_reduce(states, "sum", lengths=batch.row_lengths, axis=0, unsafe=True)

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Example, Kind
+from intarsia.tasks.heads import Head, Pooling
+from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.metrics import Interval, bootstrap
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
 
 
 @dataclass(frozen=True)
 class Answers:
-    """How a task's outputs are to be read. Scores are learned in standard units: `mean` and `spread` undo that."""
+    """How a task's outputs are to be read. Scores are learned in standard units: `mean` and `spread` undo that.
+
+    This class is for tasks whose head reads one vector a row. Kinds whose head reads every token are subclasses, with
+    inputs, targets, loss and answers of their own. Training and serving ask the same of any kind: `head`, `inputs`,
+    `row_targets`, `loss`, `probabilities`, `by_row`, `tune`, `measure`, `asked` and `describe_all`.
+    """
+
+    max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
+    reads_tokens: ClassVar[bool] = False  # the head's outputs: one for each token, not for each row
 
     kind: Kind
     labels: tuple[str, ...] = ()
@@ -33,6 +48,18 @@ class Answers:
     @property
     def outputs(self) -> int:
         return 1 if self.kind == "score" else len(self.labels)
+
+    def head(self, pooling: Pooling) -> Head:
+        if pooling == "none" and not self.reads_tokens:
+            raise IntarsiaError("the pooling none is for tags and spans; choose mean, cls, pooler or trained-pooler.")
+        return Head(self.outputs, "none" if self.reads_tokens else pooling)
+
+    def inputs(
+        self, examples: Sequence[Example], encoder: Encoder, max_length: int | None, *, training: bool = False
+    ) -> Inputs:
+        """The rows of examples, cut to `max_length` tokens."""
+        texts, pairs = [e.text for e in examples], [e.pair for e in examples]
+        return Inputs(encoder.tokenize(texts, pairs, max_length=max_length))
 
     def gold(self, examples: Sequence[Example]) -> np.ndarray:
         """Labels as metrics take them: [n] ints, [n, k] bools, or [n] floats."""
@@ -52,8 +79,12 @@ class Answers:
             return torch.from_numpy((gold - self.mean) / self.spread).float()
         return torch.from_numpy(gold).long() if self.kind == "label" else torch.from_numpy(gold).float()
 
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean over the rows."""
+    def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:
+        """[rows, …] what each row asks for."""
+        return self.targets(examples)
+
+    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Mean over the rows. `lengths` are the rows' in tokens."""
         if self.kind == "label":
             return F.cross_entropy(logits, targets)
         if self.kind == "labels":
@@ -68,6 +99,25 @@ class Answers:
         if self.kind == "labels":
             return torch.sigmoid(logits).numpy()
         return logits.numpy() * self.spread + self.mean
+
+    def by_row(self, probabilities: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+        """What is said of each row: its probabilities, or those of each of its tokens."""
+        return np.split(probabilities, np.cumsum(lengths)[:-1]) if self.reads_tokens else list(probabilities)
+
+    def measure(
+        self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int
+    ) -> Interval:
+        """The score of what was said of each row of the inputs."""
+        predicted = self.decide(np.stack(list(said)))
+        return bootstrap(metric, self.gold(examples), predicted, labels=self.labels, resamples=resamples)
+
+    def tune(self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]) -> dict[str, Any]:
+        """What is set by the validation part, beside the tensors."""
+        return {}
+
+    def tuned(self, found: Mapping[str, Any]) -> Answers:
+        """With what `tune` found."""
+        return self
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
         """Predictions in the form of `gold`."""
@@ -84,6 +134,22 @@ class Answers:
             return {"labels": [label for label, p in table.items() if p >= 0.5], "probabilities": table}
         best = int(row.argmax())
         return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}
+
+    def describe_all(
+        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+    ) -> list[dict[str, Any]]:
+        """An answer for each example, as plain values."""
+        return [self.describe(row) for row in said]
+
+    def asked(self, text: Any, task: str, pairs: bool) -> Example:
+        """What was asked of a task, as an example without a label."""
+        if isinstance(text, str):
+            if pairs:
+                raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
+            return Example(text)
+        if not pairs:
+            raise IntarsiaError(f"the task {task!r} is over single texts, but a pair was given.")
+        return Example(text[0], text[1])
 
     def to_dict(self) -> dict[str, Any]:
         return {"mean": self.mean, "spread": self.spread} if self.kind == "score" else {}

@@ -4,6 +4,9 @@ Every measure is computed for many weightings of the rows at once: `weights` is 
 in each of r resamples, and the result is [r]. The plain value is the case of one resample that has each row once.
 Inside, labels are booleans [n, k], of which one is set in each row where a row has one label, and equal rows are one.
 
+Where an example is a sentence or a question with counts of its own (words, entities), the score is a ratio of sums over
+the examples: `bootstrap_ratio`.
+
 Arrays given to `score` and `bootstrap`: one label, integers [n]; several, booleans [n, k]; scores, floats [n].
 """
 
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from intarsia.errors import DataError
+from intarsia.tasks.entities import has_entities
 from intarsia.tasks.examples import Kind
 
 Array = NDArray[Any]
@@ -135,9 +139,17 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# Those that their kinds count. Of questions: all, those that have an answer, and those that have none.
+RATIOS: dict[Kind, tuple[str, ...]] = {
+    "tags": ("accuracy", "f1-entities"),
+    "span": tuple(f"{name}{part}" for part in ("", ":answered", ":unanswered") for name in ("f1", "exact-match")),
+}
+
+
 def default_metric(kind: Kind, labels: Sequence[str]) -> str:
     """The metric for a task about which nothing else is known."""
-    return {"label": "accuracy", "labels": "f1-micro", "score": "spearman"}[kind]
+    tags = "f1-entities" if has_entities(labels) else "accuracy"
+    return {"label": "accuracy", "labels": "f1-micro", "score": "spearman", "tags": tags, "span": "f1"}[kind]
 
 
 def positive_label(labels: Sequence[str]) -> str:
@@ -156,6 +168,14 @@ def positive_label(labels: Sequence[str]) -> str:
 
 def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise, saying which there are, unless `metric` can score such a task."""
+    if kind in RATIOS:
+        if metric not in RATIOS[kind]:
+            raise DataError(f"{metric} does not measure {kind}. Expected one of {', '.join(RATIOS[kind])}.")
+        if metric == "f1-entities" and not has_entities(labels):
+            raise DataError(
+                f"f1-entities needs tags such as B-PER, I-PER and O; there are {', '.join(labels[:10])}. Use accuracy."
+            )
+        return
     nothing = {"label": np.zeros(1, int), "labels": np.zeros((1, len(labels)), bool), "score": np.zeros(1)}[kind]
     _measure(metric, nothing, nothing, labels)
 
@@ -181,7 +201,23 @@ def bootstrap(
     """
     kind, measure = _measure(metric, np.asarray(gold), np.asarray(predicted), labels)
     true, said, row = _different_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
-    value = float(measure(true, said, _counts(row[None], len(true)))[0])
+    return _interval(partial(measure, true, said), row, len(true), resamples, seed, level)
+
+
+def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:
+    """The ratio of the sums of two columns [examples, 2], 0 where the second is 0, with its interval over examples."""
+
+    def measure(weights: Array) -> Array:
+        above, below = (weights @ counts).T
+        return _ratio(above, below)
+
+    return _interval(measure, np.arange(len(counts)), len(counts), resamples, seed, level)
+
+
+def _interval(
+    measure: Callable[[Array], Array], row: Array, different: int, resamples: int, seed: int, level: float
+) -> Interval:
+    value = float(measure(_counts(row[None], different))[0])
     if not resamples:
         return Interval(value, value, value)
     generator = np.random.default_rng(seed)
@@ -189,7 +225,7 @@ def bootstrap(
     values = []
     for start in range(0, resamples, at_once):
         drawn = row[generator.integers(len(row), size=(min(at_once, resamples - start), len(row)))]
-        values.append(measure(true, said, _counts(drawn, len(true))))
+        values.append(measure(_counts(drawn, different)))
     low, high = np.quantile(np.concatenate(values), [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high))
 

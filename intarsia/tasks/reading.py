@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from intarsia.errors import DataError
 
-FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
+FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet")
 COMPRESSIONS = ("", ".gz", ".zst")
 KNOWN_ENDINGS = "." + ", .".join(FORMATS) + " (each also with .gz or .zst)"
 
@@ -45,6 +46,8 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
         )
     if name == "parquet":
         rows = _parquet_rows(path)
+    elif name == "json":
+        rows = _squad_rows(path)
     elif name in ("jsonl", "ndjson"):
         rows = _json_rows(path)
     else:
@@ -63,8 +66,9 @@ def data_format(path: Path) -> str | None:
 
 
 def stem(path: Path) -> str:
-    """The file's name without format and compression: `train` for `train.jsonl.zst`."""
-    return path.name.lower().split(f".{data_format(path)}")[0]
+    """The file's name without format and compression: `train` for `train.jsonl.zst`, and for `train-v1.1.json`."""
+    name = path.name.lower().split(f".{data_format(path)}")[0]
+    return re.sub(r"-v\d(\.\d)?$", "", name) if data_format(path) == "json" else name
 
 
 def check_exists(path: Path) -> None:
@@ -121,6 +125,18 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, error, number) from error
+
+
+def _squad_rows(path: Path) -> Iterator[NumberedRow]:
+    """The questions of a file written as SQuAD is."""
+    from intarsia.tasks.suites.squad import read_squad
+
+    for number, asked in enumerate(read_squad(path), 1):
+        answers = [{"answer_start": start, "text": text} for start, text in asked.answers]
+        yield number, {
+            "id": asked.id, "title": asked.title, "question": asked.question, "context": asked.context,
+            "answers": answers, "is_impossible": asked.impossible,
+        }  # fmt: skip
 
 
 def _json_rows(path: Path) -> Iterator[NumberedRow]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
-from intarsia.tasks.examples import Example
+from intarsia.tasks.examples import Example, Question, Sentence
 from intarsia.tasks.reading import KNOWN_ENDINGS, Row, data_format, read_rows, stem
 
 # The `_matched` names are those of MNLI, whose second dev and test sets come from other genres.
@@ -81,7 +81,7 @@ def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
 def table_of_file(path: Path) -> Table:
     """All rows of one file."""
     numbered = list(read_rows(path))
-    unit = "row" if data_format(path) == "parquet" else "line"
+    unit = {"parquet": "row", "json": "question"}.get(data_format(path) or "", "line")
     return Table(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered])
 
 
@@ -100,6 +100,11 @@ def _table_of_part(name: str, part: Any) -> Table:
 
 
 def _row(name: str, number: int, item: Any) -> Row:
+    if isinstance(item, Question):
+        answers = None if item.answers is None else [{"answer_start": at, "text": text} for at, text in item.answers]
+        return {"id": item.id, "question": item.text, "context": item.pair, "answers": answers}
+    if isinstance(item, Sentence):
+        return {"tokens": item.words, "tags": item.label}
     if isinstance(item, Example):
         if item.pair is None:
             return {"text": item.text, "label": item.label}

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
-from intarsia.tasks.examples import Example, Kind
+from intarsia.tasks.examples import Example, Kind, Question
 
 SCORE_BINS = 10
 
@@ -68,7 +68,9 @@ def sample(examples: Sequence[Example], size: int, *, seed: int, kind: Kind) -> 
 
 
 def same_text(example: Example) -> tuple[str, str]:
-    """What two examples have in common if their texts count as the same."""
+    """What two examples have in common if their texts count as the same; questions, if they are about one context."""
+    if isinstance(example, Question):
+        return _folded(example.context), ""
     return _folded(example.text), _folded(example.pair or "")
 
 

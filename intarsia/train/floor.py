@@ -37,10 +37,13 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
     return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
+Rows = Sequence[np.ndarray] | np.ndarray  # what is said of each row
+
+
 class Stepper(Protocol):
     def step(self, pairs: Any) -> None: ...
     def losses(self, *, wait: bool = False) -> Any: ...
-    def predict(self, runs: Any, part: str) -> list[np.ndarray]: ...
+    def predict(self, runs: Any, part: str) -> Sequence[Rows]: ...
 
 
 class Floor:

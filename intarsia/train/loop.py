@@ -16,7 +16,7 @@ import numpy as np
 from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.train import checkpoint
-from intarsia.train.floor import Floor
+from intarsia.train.floor import Floor, Rows
 from intarsia.train.job import Job
 from intarsia.train.order import epoch_batches
 from intarsia.train.prefix import PrefixCache
@@ -223,11 +223,11 @@ class Seat:
     def _step(self) -> int:
         return self.run.state.step - self.epoch * self.run.steps_an_epoch
 
-    def end_epoch(self, probabilities: np.ndarray) -> bool:
+    def end_epoch(self, said: Rows) -> bool:
         """End an epoch, and a phase that is over with it. False: the job has ended."""
         run = self.run
         if self._step() >= len(self.batches):
-            run.end_epoch(self.epoch, self.clock.mean_loss(), probabilities)
+            run.end_epoch(self.epoch, self.clock.mean_loss(), said)
         run.state.seconds = self.clock.seconds()
         if run.phase_done:
             if run.last_phase:

@@ -27,7 +27,7 @@ from intarsia.encoder.sites import OUTSIDE, PREFIX
 from intarsia.kernels import available
 from intarsia.methods import Bottleneck, Method, to_dict
 from intarsia.tasks.heads import Head
-from intarsia.train.head_losses import HeadLosses
+from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
 from intarsia.train.plan import Share, Tables, aligned, fixed_size
 from intarsia.train.run import Run, head_specs
@@ -47,6 +47,7 @@ def can_record(job: Job, encoder: Encoder) -> bool:
     method, shape = job.method, encoder.shape
     return (
         available()
+        and job.data.kind in KINDS  # heads that read every token are not in the passes
         and encoder.family.core != "deberta"
         and encoder.dtype in (torch.float32, torch.bfloat16)
         and shape.family != "modernbert"  # its attention windows are not in the kernel

@@ -20,9 +20,10 @@ from intarsia.encoder.sites import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec
+from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kinds import Answers
-from intarsia.tasks.metrics import check_metric, default_metric, score
+from intarsia.tasks.metrics import check_metric, default_metric
 from intarsia.train import checkpoint
 from intarsia.train.features import pooled_states
 from intarsia.train.job import Job
@@ -51,6 +52,7 @@ class Trained:
     metric: str
     state: checkpoint.State
     test: float | None = None  # the score on the test part, where it was asked for
+    left_out: int = 0  # words of the training part that were too far back in their texts
 
 
 class Run:
@@ -70,8 +72,13 @@ class Run:
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         self.method.check(shape)
-        self.answers = Answers.learn(data.kind, data.labels, data.train)
-        self.head = Head(self.answers.outputs, job.pooling)
+        self.answers = learned_answers(data)
+        if self.answers.reads_tokens and self.method.cached:
+            raise IntarsiaError(
+                f"the method {self.method.name} learns from one vector a text, and {data.kind} need one a word. "
+                "Choose another method."
+            )
+        self.head = self.answers.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         check_metric(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
@@ -81,8 +88,9 @@ class Run:
         self.stored: dict[str, Tensor] = {}
         if self.method.cached:
             self.states("train"), self.states("dev")
-        self.targets = self.answers.targets(data.train).to(encoder.device)
-        self.steps_an_epoch = math.ceil(len(data.train) / settings.batch_size)
+        train = self.tokens["train"]
+        self.targets = self.answers.row_targets(data.train, train.inputs).to(encoder.device)
+        self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
         self.places = self.method.places(shape)
         self.phases = self.method.phases(shape)
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
@@ -171,6 +179,11 @@ class Run:
             pooler=pooler_instead(self.encoder, own, weights),
         )
 
+    def loss(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        """The mean loss of training rows."""
+        lengths = torch.from_numpy(self.tokens["train"].lengths[list(rows)]).to(logits.device)
+        return self.answers.loss(logits, self.targets[list(rows)], lengths)
+
     def penalty(self) -> Tensor | None:
         """What the method adds to the loss."""
         if not self.method.changes_base:
@@ -202,14 +215,16 @@ class Run:
             f"{loss}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
         )
 
-    def score(self, part: str, probabilities: np.ndarray) -> float:
-        """The score of what it says about dev or test."""
+    def score(
+        self, part: str, said: Sequence[np.ndarray] | np.ndarray, tuned: Mapping[str, Any] | None = None
+    ) -> float:
+        """The score of what it says about dev or test, with what was `tuned` then or, without that, at its best."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
-        predicted = self.answers.decide(probabilities)
-        return score(self.metric, self.answers.gold(examples), predicted, self.job.data.labels)
+        answers = best_answers(self.answers, self.state) if tuned is None else self.answers.tuned(tuned)
+        return answers.measure(self.metric, examples, self.tokens[part].inputs, list(said), 0).value
 
-    def end_epoch(self, epoch: int, mean_loss: float, probabilities: np.ndarray) -> None:
-        """Note an epoch that is over; `probabilities` is what the run now says about dev."""
+    def end_epoch(self, epoch: int, mean_loss: float, said: Sequence[np.ndarray] | np.ndarray) -> None:
+        """Note an epoch that is over; `said` is what the run now says about each row of dev."""
         state = self.state
         entry: dict[str, Any] = {"epoch": epoch + 1, "step": state.step, "loss": mean_loss}
         state.history.append(entry)
@@ -217,7 +232,8 @@ class Run:
             entry["phase"] = self.phase.name
         if not self.last_phase:
             return
-        value = entry[self.metric] = self.score("dev", probabilities)
+        entry |= self.answers.tune(self.job.data.dev, self.tokens["dev"].inputs, list(said))
+        value = entry[self.metric] = self.score("dev", said, entry)
         if state.best is None or value >= state.best:  # of equal ones the later, trained longer
             state.best, state.best_epoch = value, epoch + 1
             self.best.copy_(self._read("now"))
@@ -265,7 +281,14 @@ class Run:
     def result(self, test: float | None = None) -> Trained:
         kept = {f"method.{name}": tensor for name, tensor in self.kept.items()}
         tensors = kept | unflat(self.specs, self.best)
-        return Trained(tensors, self.head, self.answers, self.metric, self.state, test)
+        left_out = self.tokens["train"].inputs.left_out
+        answers = best_answers(self.answers, self.state)
+        return Trained(tensors, self.head, answers, self.metric, self.state, test, left_out)
+
+
+def best_answers(answers: Answers, state: checkpoint.State) -> Answers:
+    """With what was tuned at the best epoch."""
+    return answers.tuned(state.history[state.best_epoch - 1]) if state.best_epoch else answers
 
 
 def head_specs(job: Job, head: Head, shape: Shape) -> dict[str, Spec]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ def step_together(pairs: Rows) -> list[float]:
     losses: list[Tensor] = []
     totals: list[Tensor] = []
     for (run, rows), out in zip(pairs, logits, strict=True):
-        losses.append(run.answers.loss(out, run.targets[list(rows)]))
+        losses.append(run.loss(out, rows))
         penalty = run.penalty()
         totals.append(losses[-1] if penalty is None else losses[-1] + penalty)
     wanted = [[leaf for leaf in run.leaves.values() if leaf.requires_grad] for run, _ in pairs]
@@ -74,7 +75,7 @@ def logits_together(pairs: Rows, part: str, noise: Noise | None = None) -> list[
     for group, (run, _) in zip(groups, pairs, strict=True):
         last = group.first + group.rows[0]
         mine = states[batch.offsets[group.first] : batch.offsets[last]]
-        out.append(run.head_logits(pool(mine, batch.part(group.first, last), run.job.pooling), {}, noise))
+        out.append(run.head_logits(pool(mine, batch.part(group.first, last), run.head.pooling), {}, noise))
     return out
 
 
@@ -97,17 +98,22 @@ def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None)
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
     above = _below([(run, rows)], part)
     states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
-    return run.head_logits(pool(states, batch, run.job.pooling), weights, noise)
+    return run.head_logits(pool(states, batch, run.head.pooling), weights, noise)
 
 
 @torch.no_grad()
-def predict(run: Run, part: str) -> np.ndarray:
-    """Probabilities (or scores) of each row of a part, in order, with the present tensors."""
+def predict(run: Run, part: str) -> Any:
+    """Probabilities (or scores) of each row of a part, in order, with the present tensors.
+
+    An array [rows, outputs]; of kinds that read tokens, a list with an array [tokens, outputs] for each row.
+    """
     lengths = run.tokens[part].lengths
-    out = np.empty((len(lengths), run.answers.outputs), np.float32)
+    out: list[np.ndarray] = [np.empty(0)] * len(lengths)
     for rows in by_token_budget(lengths.tolist(), TOKENS_A_PASS.get(run.encoder.device.type, 4096)):
-        out[rows] = run.answers.probabilities(logits_together([(run, rows)], part)[0])
-    return out
+        probabilities = run.answers.probabilities(logits_together([(run, rows)], part)[0])
+        for row, said in zip(rows, run.answers.by_row(probabilities, lengths[rows].tolist()), strict=True):
+            out[row] = said
+    return out if run.answers.reads_tokens else np.stack(out)
 
 
 class Eager:
@@ -128,5 +134,5 @@ class Eager:
         known, self.known = self.known, []
         return iter(known)
 
-    def predict(self, runs: Sequence[Run], part: str) -> list[np.ndarray]:
+    def predict(self, runs: Sequence[Run], part: str) -> list[Any]:
         return [predict(run, part) for run in runs]

@@ -9,13 +9,17 @@ import numpy as np
 
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import Segment
+from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.examples import Example, TaskData
+from intarsia.tasks.inputs import Inputs
 
 
 class Tokens:
     """One part of a data set."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        segments: Sequence[Segment] = inputs.segments
         self.segments = segments
         self.lengths = np.array([len(s.ids) for s in segments], np.int64)
 
@@ -56,11 +60,12 @@ class Parts:
 
     def __init__(self, data: TaskData, max_length: int, encoder: Encoder) -> None:
         self.data, self.max_length, self.encoder = data, max_length, encoder
+        self.answers = learned_answers(data)
         self.known: dict[str, Tokens] = {}
 
     def __getitem__(self, part: str) -> Tokens:
         if part not in self.known:
             examples: list[Example] = getattr(self.data, part)
-            texts, pairs = [e.text for e in examples], [e.pair for e in examples]
-            self.known[part] = Tokens(self.encoder.tokenize(texts, pairs, max_length=self.max_length))
+            made = self.answers.inputs(examples, self.encoder, self.max_length, training=part == "train")
+            self.known[part] = Tokens(made)
         return self.known[part]

@@ -121,6 +121,8 @@ def search(
 
     from intarsia.tasks.kinds import Answers
 
+    if data.kind not in ("label", "labels", "score"):
+        raise IntarsiaError(f"the search without BERT is for labels and scores; it has no models for {data.kind}.")
     metric = metric or default_metric(data.kind, data.labels)
     check_metric(metric, data.kind, data.labels)
     if not minutes >= 0 or (candidates is not None and candidates < 1):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.tasks.columns import OWN_NAMES
 from intarsia.tasks.data import load_data
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.reading import read_rows
@@ -24,12 +25,6 @@ def load(
     sample is refused unless `partial` allows it, and `source["partial"]` says so then.
     """
     task = find(name)
-    if task.kind in ("span", "tags"):
-        reader = "squad.read_squad" if task.kind == "span" else "tagging.read_tagged"
-        raise DataError(
-            f"{name} has {'spans' if task.kind == 'span' else 'tags'}, which are not learned from yet. Its rows are "
-            f"read by intarsia.tasks.suites.{reader}(path)."
-        )
     if not task.rows.keys() & {"train", "all"}:
         raise DataError(
             f"{name} has a test part only. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
@@ -43,7 +38,8 @@ def load(
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
         kept = {"all": [row for some in kept.values() for row in some]}
-    loaded = load_data(kept, **_columns(task), label="label", kind=task.kind, seed=seed, limit=limit)  # type: ignore[arg-type]
+    columns = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
+    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
     origin = {
         **loaded.source,
         "from": "files",
@@ -76,6 +72,8 @@ def read_texts(
 
 
 def _is_learned(task: SuiteTask, row: dict[str, Any]) -> bool:
+    if task.kind in OWN_NAMES:
+        return True
     empty = task.empty == "kept" and not all(row[column].strip() for column in task.texts)
     return not empty and row.get("label") not in task.drop
 

@@ -1,0 +1,33 @@
+"""Which class reads the answers of which kind of task."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from intarsia.tasks.examples import Kind, TaskData
+from intarsia.tasks.kinds import Answers
+from intarsia.tasks.spans import Spans
+from intarsia.tasks.tagging import Tags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+READERS: dict[Kind, type[Answers]] = {"tags": Tags, "span": Spans}  # the others: Answers itself
+
+
+def learned_answers(data: TaskData) -> Answers:
+    """How a task that is to be learned will answer."""
+    return READERS.get(data.kind, Answers).learn(data.kind, data.labels, data.train)
+
+
+def stored_answers(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) -> Answers:
+    """How a stored task answers; `head` as its inlay describes it."""
+    reader = READERS.get(kind, Answers)
+    known = {field.name for field in fields(reader)}
+    return reader(kind, labels, **{k: v for k, v in head.items() if k in known})  # as `to_dict` gave them
+
+
+def default_length(kind: Kind) -> int:
+    """Tokens of a row, unless told otherwise."""
+    return READERS.get(kind, Answers).max_length
