@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from intarsia.lab.paper import published, suite_table
 from intarsia.lab.paper.drawn import Drawn, about, encoder_name
 from intarsia.lab.paper.experiment import Experiment
@@ -21,6 +23,11 @@ def draw(results: Results) -> Drawn:
         f"{beside.encoder}, {beside.taken_on} (adapters: size 8, 64 or 256 by task; then size 64)",
     )
     made.notes += suite_table.published_notes(beside, len(published.GLUE_TASKS))
+    plain = ", ".join(f"{statistics.fmean(row.scores.values()):.1f}" for row in beside.rows.values())
+    made.notes.append(
+        f"The published means are the benchmark's own average, which also has other metrics: the plain means of the "
+        f"published columns are {plain}."
+    )
     made.notes.append("The paper counts MNLI's two test parts as two of its nine tasks; here it is trained once.")
     return made
 

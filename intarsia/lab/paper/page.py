@@ -12,8 +12,8 @@ def page(drawn: Sequence[Drawn], encoder: str) -> str:
     made = Page(f"Houlsby et al. 2019, measured with {encoder}")
     made.text(
         "Tables and figures of Parameter-Efficient Transfer Learning for NLP, measured again, and the published "
-        "figures beside them. The published ones are of other encoders, and of GLUE's hidden test labels: they say what to "
-        "expect, not what must come out."
+        "figures beside them. The published ones are of other encoders, and of GLUE's hidden test labels: they say "
+        "what to expect, not what must come out."
     )
     for one in drawn:
         made.heading(one.title)

@@ -33,7 +33,7 @@ Span = tuple[int, int]  # the first and the last of its layers
 
 def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: Encoder) -> float:
     """A trained job's score on other examples than its own."""
-    data = dataclasses.replace(job.data, train=job.data.train[:1], dev=[], test=list(examples))
+    data = dataclasses.replace(job.data, train=job.data.train[:1], dev=job.data.dev[:1], test=list(examples))
     run = Run(dataclasses.replace(job, data=data), encoder)
     run.answers = trained.answers
     specs = {f"method.{name}" for name in run.phases[-1].specs}
