@@ -31,7 +31,13 @@ LimitOption = Annotated[
     typer.Option("--limit", help="At most so many training rows: for trying out, kept apart, never official."),
 ]
 TasksOption = Annotated[
-    str | None, typer.Option("--tasks", "-t", help="Only these, with commas between: cola,rte.", show_default="all")
+    str | None,
+    typer.Option(
+        "--tasks",
+        "-t",
+        help="Only these, with commas between: [cyan]cola,rte[/], or suites: [cyan]glue,extra[/].",
+        show_default="all",
+    ),
 ]
 GridOption = Annotated[str, typer.Option("--grid", help="What is tried: paper, small or tiny.")]
 SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Seeds 0, 1, 2 …", show_default="the grid's")]

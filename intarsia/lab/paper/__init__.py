@@ -38,12 +38,13 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def task_names(experiment: Experiment, given: Sequence[str]) -> tuple[str, ...]:
-    """Full names of the tasks that were named (`cola`, `glue/cola`), else the experiment's own."""
+    """Full names of the tasks that were named (`cola`, `glue/cola`, `glue`), else the experiment's own."""
     if not given:
         return experiment.tasks
     suites = dict.fromkeys(task.partition("/")[0] for task in experiment.tasks)
     found = []
-    for name in given:
+    whole = {"glue": GLUE.tasks, "extra": FURTHER.tasks}
+    for name in (task for text in given for task in whole.get(text, (text,))):
         own = [f"{suite}/{name}" for suite in suites if f"{suite}/{name}" in experiment.tasks]
         task = find(own[0] if own else name if "/" in name else f"{next(iter(suites))}/{name}")
         if task.kind not in ("label", "score") or task.suite not in ("glue", "extra") or "".join(task.rows) == "test":

@@ -131,13 +131,14 @@ def _splits(records: Iterable[Record]) -> list[str]:
     for record in records:
         how = str(record.data.get("split"))
         way = (
-            "the official dev part is test, and a tenth of train was held out for validation"
+            f"the {'given' if record.data.get('partial') else 'official'} dev part is test, and a tenth of train was "
+            "held out for validation"
             if "the given dev is test" in how
             else "a random tenth is test, another validation"
             if "80/10/10" in how
             else f"parts {how}"
         )
-        task = names.official(record.task)
+        task = names.title(record.task, record.data)
         if task not in ways.setdefault(way, []):
             ways[way].append(task)
     return [f"{', '.join(tasks)}: {way}." for way, tasks in ways.items()]

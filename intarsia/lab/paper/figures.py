@@ -36,13 +36,17 @@ def curves(
     line: tuple[float, str] | None = None,
     counts: bool = False,
     bounds: str = "",
+    apart: float = 1.0,
 ) -> Figure:
-    """`band`: shade from low to high, else bars. `line`: a height with its name, dashed. `counts`: x are parameters."""
+    """`band`: shade from low to high, else bars. `line`: a height with its name, dashed. `counts`: x are parameters.
+
+    `apart`: a factor that keeps the bars of curves with the same x from hiding each other.
+    """
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    for curve, (colour, marker, style) in zip(given, LOOKS, strict=False):
-        across = [p[0] for p in curve.points]
-        middle, low, high = ([p[i] for p in curve.points] for i in (1, 2, 3))
+    for i, (curve, (colour, marker, style)) in enumerate(zip(given, LOOKS, strict=False)):
+        across = [p[0] * apart ** (i - (len(given) - 1) / 2) for p in curve.points]
+        middle, low, high = ([p[place] for p in curve.points] for place in (1, 2, 3))
         alone = len(across) == 1
         axes.plot(
             across, middle, marker=marker, markersize=6, linestyle="" if alone else style, color=colour,
@@ -55,6 +59,7 @@ def curves(
             for edge in (low, high):
                 axes.plot(across, edge, marker="_", markersize=7, linestyle="", color=colour, alpha=0.7, zorder=3)
     axes.set_xscale("log")
+    axes.minorticks_off()
     if counts:
         _count_ticks(axes, [p[0] for curve in given for p in curve.points])
     axes.set_xlabel(x)
@@ -102,11 +107,11 @@ def heatmap(given: Sequence[tuple[str, dict[tuple[int, int], float]]], layers: i
         values = np.full((layers, layers), np.nan)
         for (first, last), value in cells.items():
             values[first, last] = value
-        # One hue from light (free) to dark (costly): read alike by all eyes and in grey.
+        # From light (free) to dark (costly), in steps that all eyes see alike, and that are even in grey.
         image = axes.imshow(values, cmap="cividis", vmin=worst, vmax=0, origin="upper")
         for (first, last), value in cells.items():
             dark = value < worst * 0.5
-            text = f"{value:.0f}" if abs(value) >= 0.5 else "0"
+            text = f"{value:+.0f}" if abs(value) >= 0.5 else "0"
             axes.text(last, first, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
         axes.set_xticks(range(layers))
         axes.set_yticks(range(layers))

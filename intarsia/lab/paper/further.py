@@ -16,6 +16,7 @@ def draw(results: Results) -> Drawn:
     title = f"Further tasks, accuracy: {encoder_name(results)}, and beside it the published figures of {beside.encoder}"
     made = Drawn("further", TITLE, [suite_table.sheet(results, beside, title, metrics=False)])
     made.notes = about(results, suite_table.planned(results.asked, depth), f"{beside.encoder}, {beside.taken_on}")
+    made.notes.append(suite_table.tried_note(results.asked, depth))
     made.notes += suite_table.published_notes(beside, len(TASKS))
     return made
 

@@ -56,7 +56,7 @@ def draw(results: Results) -> Drawn:
         several = any(point[1] != point[2] for curve in drawn for point in curve.points)
         figure = curves(
             drawn, x="standard deviation of the initial weights", y="accuracy on test (%)",
-            bounds="bars: standard error over seeds" if several else "one seed",
+            bounds="bars: standard error over seeds" if several else "one seed", apart=1.15,
         )  # fmt: skip
         made.pictures.append(Picture("init", figure, f"{encoder_name(results)}, adapters of size {size}."))
     made.notes = about(

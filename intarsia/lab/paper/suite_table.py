@@ -52,12 +52,23 @@ def sheet(results: Results, beside: published.Table, title: str, *, metrics: boo
                 data = next(c.data for c in groups.values() if c)
                 lines.append((name, scores))
                 rows.append(_row(names.title(name, data), name, groups, scores, beside, metrics))
-    sums = _sums(lines, found, beside, metrics) if found else []
+    whole = [line for line in lines if not _sampled(found[_trained(line[0])])]
+    title_of_mean = "mean of these" if whole in ([], lines) else "mean, no samples"
+    sums = _sums(title_of_mean, whole or lines, found, beside, metrics) if found else []
     fixed = asked.values(asked.tasks[0]).fixed
     columns = ["task", *(["metric"] * metrics), "full", "publ.", "variable", "n"]
     columns += ["publ."] * ("variable" in beside.rows) + ["adapters", "size", "publ.", f"size {fixed}"]
     columns += ["publ." if fixed == 64 else "publ. 64"] * ("fixed" in beside.rows)
     return Sheet(title, columns, [*rows, *sums], left=1 + metrics, sums=len(sums))
+
+
+def _trained(task: str) -> str:
+    """The task whose runs a row is of."""
+    return "glue/mnli" if task == published.MISMATCHED else task
+
+
+def _sampled(groups: dict[str, Chosen | None]) -> bool:
+    return any(one.data.get("partial") for one in groups.values() if one)
 
 
 def _score(one: Chosen | None, extra: str | None) -> Mean | None:
@@ -84,6 +95,7 @@ def _row(
 
 
 def _sums(
+    title: str,
     lines: list[tuple[str, dict[str, Mean | None]]],
     found: dict[str, dict[str, Chosen | None]],
     beside: published.Table,
@@ -92,7 +104,7 @@ def _sums(
     """The mean over these tasks, ours and the published; what they cost together, and each."""
     blank = [""] * metrics
     count = f"total, {len(found)} task{'s' * (len(found) > 1)}"
-    mean, cost, part = ([title, *blank] for title in ("mean of these", count, "trained a task"))
+    mean, cost, part = ([name, *blank] for name in (title, count, "trained a task"))
     for group in GROUPS:
         ours = [scores[group] for _, scores in lines]
         mean.append("–" if None in ours else f"{100 * statistics.fmean(m.value for m in ours if m):.1f}")
@@ -113,6 +125,18 @@ def _sums(
 
 def percent(value: float) -> str:
     return f"{100 * value:.3g}%"
+
+
+def tried_note(asked: Asked, depth: int) -> str:
+    """What n and size were chosen from."""
+    numbers, sizes = set[int](), set[int]()
+    for task in asked.tasks:
+        numbers |= {getattr(one.method, "number", 0) for one in plan.variable(task, asked, depth)}
+        sizes |= set(asked.values(task).sizes)
+    listed = [", ".join(map(str, sorted(values))) for values in (numbers, sizes)]
+    return (
+        f"Chosen on validation, task by task: the top n layers from {listed[0]}, the adapters' size from {listed[1]}."
+    )
 
 
 def published_notes(beside: published.Table, many: int) -> list[str]:

@@ -9,7 +9,8 @@ from intarsia.lab.paper import names, plan, published
 from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name, short
 from intarsia.lab.paper.experiment import Experiment
 from intarsia.lab.paper.figures import Curve, curves
-from intarsia.lab.paper.glue import TASKS
+from intarsia.lab.paper.further import TASKS as FURTHER_TASKS
+from intarsia.lab.paper.glue import TASKS as GLUE_TASKS
 from intarsia.lab.paper.plan import Asked, Planned
 from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile
 from intarsia.methods import Method, short_name, to_dict
@@ -118,7 +119,10 @@ def _single(made: Drawn, results: Results, task: str, found: dict[str, Points]) 
             points.append((float(count), *_bounds(score)))
             name = short_name(to_dict(method))
             known = beside.get(name)
-            rows.append((count, [name, short(count), str(score), "–" if known is None else f"{known.score}"]))
+            told = "–" if known is None else f"{known.score}"
+            if group == "layernorm" and task in published.LAYERNORM_DROP:
+                told = f"full -{published.LAYERNORM_DROP[task]:g}"
+            rows.append((count, [name, short(count), str(score), told]))
         if points and group in CURVES:
             drawn.append(Curve(CURVES[group], sorted(points)))
     title = names.title(task, next(iter(next(iter(found.values())).values())).data)
@@ -147,4 +151,4 @@ def _bounds(score: Mean) -> tuple[float, float, float]:
     return 100 * score.value, 100 * (score.value - error), 100 * (score.value + error)
 
 
-TRADEOFF = Experiment("tradeoff", TITLE, TASKS, planned, draw)
+TRADEOFF = Experiment("tradeoff", TITLE, (*GLUE_TASKS, *FURTHER_TASKS), planned, draw)
