@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
-from intarsia.lab.paper import EXPERIMENTS
+from intarsia.lab.paper import EXPERIMENTS, running
 from intarsia.lab.paper.runs import Store
+from intarsia.methods import TopLayers
 from intarsia.train import step as step_module
 
 TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola"}
@@ -169,3 +170,40 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
     ):
         with pytest.raises(IntarsiaError, match=message):
             paper("glue", folder, tiny_folder, tmp_path, *options)
+
+
+def test_one_experiment_runs_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    with (
+        Store(tmp_path, tiny_folder).working("init"),
+        pytest.raises(IntarsiaError, match="another process runs `intarsia paper init`"),
+    ):
+        paper("init", folder, tiny_folder, tmp_path)
+
+
+def test_what_another_process_has_finished_is_not_trained_again(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert paper("init", folder, tiny_folder, tmp_path / "theirs").exit_code == 0
+    ours, theirs = (Store(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
+    asked: list[Any] = []
+
+    def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:
+        for record in theirs.records("glue/cola").values():
+            ours.add(record)
+        asked.extend(jobs)
+
+    monkeypatch.setattr(running, "train_together", meanwhile)
+    assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not asked
+
+
+def test_a_method_that_the_encoder_cannot_have_is_a_record_with_its_reason(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise IntarsiaError("not on this base")
+
+    monkeypatch.setattr(TopLayers, "check", refuse)
+    out = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola").stdout
+    assert "2 runs failed; the first: not on this base" in out
+    row = next(line for line in out.splitlines() if line.startswith("CoLA  ")).split()
+    assert row[4:6] == ["–", "–"]  # variable fine-tuning and its n
