@@ -47,9 +47,9 @@ def task_names(experiment: Experiment, given: Sequence[str]) -> tuple[str, ...]:
     for name in (task for text in given for task in whole.get(text, (text,))):
         own = [f"{suite}/{name}" for suite in suites if f"{suite}/{name}" in experiment.tasks]
         task = find(own[0] if own else name if "/" in name else f"{next(iter(suites))}/{name}")
-        if task.kind not in ("label", "score") or task.suite not in ("glue", "extra") or "".join(task.rows) == "test":
+        if task.kind not in ("label", "score") or task.suite not in ("glue", "extra") or set(task.rows) == {"test"}:
             raise IntarsiaError(
-                f"{task.full_name} cannot be used here: a task of glue or extra that is trained on was expected."
+                f"{task.full_name} cannot be used here: a task of glue or extra that has a train part was expected."
             )
         found.append(task.full_name)
     return tuple(dict.fromkeys(found))
