@@ -16,8 +16,8 @@ paper = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The tables and figures of Houlsby et al. 2019, measured, beside the published figures.\n\nEvery run is kept "
-    "under [cyan]--results[/] when it ends. The same command goes on after an interruption, trains what is missing after "
-    "a change of grid or seeds, and draws again where all is there.",
+    "under [cyan]--results[/] when it ends. The same command goes on after an interruption, trains what is missing "
+    "after a change of grid or seeds, and draws again where all is there.",
 )
 app.add_typer(paper, rich_help_panel="The laboratory")
 
