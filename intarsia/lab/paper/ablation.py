@@ -85,7 +85,7 @@ def _rows(
     said = published.ABLATION_ALL.get(task)
     rows = [[title, "none", str(Mean.of([run.extras["spans"]["intact"] for run in runs])), "", ""]]
     rows += [["", f"layer {n}", accuracy((n, n)), f"{change:+.1f}%", ""] for n, change in single.items()]
-    drop = f"at most -{published.ABLATION_SINGLE_DROP:g}%"
+    drop = f"at most -{published.ABLATION_SINGLE_DROP:g}%" if task in TASKS else ""
     rows += [
         ["", f"the costliest layer ({worst})", accuracy((worst, worst)), f"{single[worst]:+.1f}%", drop],
         ["", f"layers {lower[0]}–{lower[1]}", accuracy(lower), f"{cells[lower]:+.1f}%",
