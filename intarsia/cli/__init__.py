@@ -13,7 +13,7 @@ from intarsia import __version__
 from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError
 
-for _commands in ("tasks", "data", "lab", "bank"):  # in the order of the help
+for _commands in ("tasks", "data", "lab", "paper", "bank"):  # in the order of the help
     import_module(f"intarsia.cli.{_commands}")
 
 

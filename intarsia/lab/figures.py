@@ -51,8 +51,10 @@ def tradeoff(found: Comparison) -> Figure:
     _scale(axes, found, zero, decades, points)
     lines = _lines(axes, found)
     seeds = next((p.score.bounds for p in points), "") == "standard error"
-    what = f"standard error over {found.seeds} seeds" if seeds else "95 % bootstrap interval"
-    axes.set_title(f"bars: {what}", fontsize=9, color=_GREY, loc="right")
+    what = f"bars: standard error over {found.seeds} seeds" if seeds else "bars: 95 % bootstrap interval"
+    if all(p.score.low == p.score.high for p in points):
+        what = f"{found.seeds} seed{'s' * (found.seeds > 1)}"
+    axes.set_title(what, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     low, high = axes.get_ylim()  # with the lines
     axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= min(high, 100)])

@@ -1,0 +1,131 @@
+"""Commands that repeat the experiments of Houlsby et al. 2019."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intarsia.cli.data import FolderOption
+from intarsia.cli.shared import DeviceOption, PoolingOption, PrecisionOption, app
+
+paper = typer.Typer(
+    name="paper",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="The tables and figures of Houlsby et al. 2019, measured, beside the published figures.\n\nEvery run is kept "
+    "under [cyan]--results[/] when it ends. The same command goes on after an interruption, trains what is missing "
+    "after a change of grid or seeds, and draws again where all is there.",
+)
+app.add_typer(paper, rich_help_panel="The laboratory")
+
+EncoderOption = Annotated[
+    str, typer.Option("--encoder", "-e", help="The base: [cyan]minilm[/], a transformers folder, or a hub name.")
+]
+ResultsOption = Annotated[Path, typer.Option("--results", metavar="FOLDER", help="Where runs and figures are kept.")]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", help="At most so many training rows: for trying out, kept apart, never official."),
+]
+TasksOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tasks",
+        "-t",
+        help="Only these, with commas between: [cyan]cola,rte[/], or suites: [cyan]glue,extra[/].",
+        show_default="all",
+    ),
+]
+GridOption = Annotated[str, typer.Option("--grid", help="What is tried: paper, small or tiny.")]
+SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Seeds 0, 1, 2 …", show_default="the grid's")]
+SamplesOption = Annotated[
+    bool, typer.Option("--samples", help="Take samples where a task is not whole; named as samples.")
+]
+LengthOption = Annotated[int, typer.Option("--max-length", help="Tokens of a text, at most.")]
+TogetherOption = Annotated[
+    int | None, typer.Option("--together", help="Runs that share a pass.", show_default="as many as fit")
+]
+DrawOnlyOption = Annotated[bool, typer.Option("--draw-only", help="Draw what is stored; train and load nothing.")]
+
+
+@paper.callback(invoke_without_command=True)
+def _paper(
+    context: typer.Context,
+    report: Annotated[bool, typer.Option("--report", help="Write one HTML page with all tables and figures.")] = False,
+    encoder: EncoderOption = "minilm",
+    results: ResultsOption = Path("results"),
+    limit: LimitOption = None,
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    if not report:
+        print(context.get_help())
+        raise typer.Exit
+    from intarsia import console
+    from intarsia.lab.paper import report as write
+    from intarsia.lab.paper.runs import Store
+
+    console.say(f"written: {write(Store(results, encoder, limit=limit))}")
+
+
+def _command(name: str, help: str) -> None:
+    """All experiments take the same options."""
+
+    def command(
+        encoder: EncoderOption = "minilm",
+        tasks: TasksOption = None,
+        grid: GridOption = "small",
+        seeds: SeedsOption = None,
+        data: FolderOption = None,
+        results: ResultsOption = Path("results"),
+        samples: SamplesOption = False,
+        limit: LimitOption = None,
+        pooling: PoolingOption = "mean",
+        max_length: LengthOption = 128,
+        device: DeviceOption = "cpu",
+        precision: PrecisionOption = None,
+        together: TogetherOption = None,
+        draw_only: DrawOnlyOption = False,
+    ) -> None:
+        import shlex
+
+        from intarsia import console
+        from intarsia.lab.paper import EXPERIMENTS, draw, run, task_names
+        from intarsia.lab.paper.plan import Asked
+        from intarsia.lab.paper.runs import Store
+
+        chosen = task_names(EXPERIMENTS[name], [t.strip() for t in (tasks or "").split(",") if t.strip()])
+        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length)  # type: ignore[arg-type]
+        store = Store(results, encoder, limit=limit)
+        if draw_only:
+            made = draw(name, asked, store)
+        else:
+            from intarsia.encoder.load import Encoder
+
+            base = Encoder.load(encoder, device=device, precision=precision)
+            line = shlex.join(["intarsia", *sys.argv[1:]])
+            try:
+                made = run(name, asked, base, store, data=data, together=together, command=line)
+            except KeyboardInterrupt:
+                console.err.print("Interrupted. The same command goes on from the last stored step.")
+                raise typer.Exit(130) from None
+        console.print_parts(made.parts())
+        if made.pictures:
+            console.say(f"\nfigures: {', '.join(p.name for p in made.pictures)} (.svg, .png) in {store.figures}")
+
+    command.__doc__ = help
+    paper.command(name)(command)
+
+
+for _name, _help in {
+    "glue": "GLUE: full and variable fine-tuning, adapters of swept and of fixed size, task by task.",
+    "further": "The same for the seventeen further classification tasks.",
+    "tradeoff": "Score against trained parameters: percentiles over tasks, and curves of MNLI and CoLA.",
+    "ablation": "Trained adapters removed from every span of layers.",
+    "init": "Adapters started at standard deviations from 1e-7 to 1.",
+    "alternatives": "The variants of the adapter that the authors tried.",
+    "methods": "All methods: score against trained parameters.",
+}.items():
+    _command(_name, _help)

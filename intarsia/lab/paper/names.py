@@ -1,0 +1,39 @@
+"""What tasks and groups of runs are called. A sample, or a limited task, never has the official name alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from intarsia.lab.paper.published import MISMATCHED
+from intarsia.tasks.metrics import METRICS
+from intarsia.tasks.suites.registry import find
+
+_TITLES = {
+    "glue/cola": "CoLA", "glue/sst2": "SST-2", "glue/mrpc": "MRPC", "glue/stsb": "STS-B", "glue/qqp": "QQP",
+    "glue/mnli": "MNLI-m", MISMATCHED: "MNLI-mm", "glue/qnli": "QNLI", "glue/rte": "RTE", "glue/wnli": "WNLI",
+    "extra/20_newsgroups": "20 newsgroups", "extra/corporate_messaging": "corporate messages",
+    "extra/economic_news_relevance": "economic relevance", "extra/us_economic_performance": "US economy",
+    "extra/sms_spam": "SMS spam",
+}  # fmt: skip
+
+
+def official(task: str) -> str:
+    """A short name of the whole task."""
+    return _TITLES.get(task) or task.partition("/")[2].replace("_", " ")
+
+
+def title(task: str, data: Mapping[str, Any]) -> str:
+    """Its name with what was taken of it: the whole, a sample, or so many training rows."""
+    if data.get("limit"):
+        return f"{official(task)} ({data['limit']} rows)"
+    return f"{official(task)} (sample)" if data.get("partial") else official(task)
+
+
+def metric(task: str) -> str:
+    """The official one, by which the best epoch and the best setting are chosen too."""
+    return find("glue/mnli" if task == MISMATCHED else task).metrics[0]
+
+
+def metric_title(name: str) -> str:
+    return METRICS[name.partition(":")[0]].title

@@ -1,0 +1,207 @@
+"""Training what is missing of an experiment, all of it through one queue."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intarsia import provenance
+from intarsia.bank.sweep import Moment, Point
+from intarsia.bank.sweep_table import sweep_table
+from intarsia.errors import DataError, IntarsiaError
+from intarsia.lab.paper import names
+from intarsia.lab.paper.plan import Asked, Planned, identity
+from intarsia.lab.paper.runs import Record, Store
+from intarsia.lab.paper.scoring import score_on, span_scores
+from intarsia.methods import to_dict
+from intarsia.tasks.examples import Example, TaskData
+from intarsia.tasks.heads import Head
+from intarsia.tasks.kinds import Answers
+from intarsia.tasks.reading import read_rows
+from intarsia.tasks.suites import data_folder, find, load, status
+from intarsia.train.job import Job, Settings
+from intarsia.train.loop import train_together
+from intarsia.train.prefix import PrefixCache
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+    from intarsia.train.run import Trained
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A task's data, and further labelled rows to score it on."""
+
+    data: TaskData
+    extras: dict[str, list[Example]]
+
+    def available(self, wanted: Sequence[str]) -> list[str]:
+        return [name for name in wanted if name == "spans" or name in self.extras]
+
+
+def load_tasks(tasks: Sequence[str], asked: Asked, folder: str | Path | None) -> tuple[dict[str, Loaded], list[str]]:
+    """The tasks that are here, and why others are left out."""
+    found: dict[str, Loaded] = {}
+    notes: list[str] = []
+    place = data_folder(folder)
+    for task in dict.fromkeys(tasks):
+        here = status(find(task), place)
+        if here.state == "missing":
+            notes.append(f"{names.official(task)} is not in the data folder and is left out.")
+        elif here.state == "partial" and not asked.samples:
+            notes.append(f"{names.official(task)} is not whole here and is left out; --samples takes the sample.")
+        else:
+            try:
+                data = load(task, place, partial=asked.samples, limit=asked.limit)
+            except DataError as error:
+                if here.state == "whole":
+                    raise
+                notes.append(f"{names.official(task)}: {error}")
+                continue
+            path = here.paths.get("dev_mismatched")
+            rows = [row for _, row in read_rows(path)] if path else []
+            second = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
+            found[task] = Loaded(data, {"mismatched": second} if second else {})
+    return found, notes
+
+
+class Running:
+    """An experiment's runs over one encoder."""
+
+    def __init__(
+        self,
+        name: str,
+        planned: Sequence[Planned],
+        asked: Asked,
+        encoder: Encoder,
+        store: Store,
+        data: dict[str, Loaded],
+    ) -> None:
+        self.name, self.asked, self.encoder, self.store, self.data = name, asked, encoder, store, data
+        self.planned = self._distinct(one for one in planned if one.task in data)
+
+    def run(self, together: int | None = None, *, quiet: bool = False) -> int:
+        """Train what is missing; how many runs that were."""
+        counts = Counter(one.task for one in self.planned)
+        left: list[Planned] = []
+        with self.store.working(self.name) as work, sweep_table(counts, quiet=quiet) as watch:
+            self.watch, self.work = watch or (lambda _: None), work
+            for one in self.planned:
+                if self._known(one) is None:
+                    left.append(one)
+            self._tell_stored()
+            waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
+            self.waiting = waiting
+            train_together(
+                self._jobs(sorted(left, key=self._cost, reverse=True)),
+                self.encoder,
+                together=together,
+                score_test=True,
+                done=self._done,
+                state_file=self._state_file,
+                watch=lambda progress: self.watch(Moment(progress=progress)),
+                prefix=PrefixCache(self.encoder, work),
+            )
+            shutil.rmtree(work, ignore_errors=True)
+        return len(left)
+
+    def _distinct(self, planned: Iterator[Planned]) -> list[Planned]:
+        """Groups may share runs: each once, with all that is to be measured of it."""
+        found: dict[str, Planned] = {}
+        for one in planned:
+            key = identity(one.task, one.method, one.settings(self.asked.max_length), self.asked.pooling)
+            extras = (*found[key].extras, *one.extras) if key in found else one.extras
+            found[key] = dataclasses.replace(one, extras=tuple(dict.fromkeys(extras)))
+        return list(found.values())
+
+    def _known(self, one: Planned) -> Record | None:
+        """Its record, if it is of these very rows and has all that is to be measured."""
+        record = self.store.find(one, self.asked.pooling, self.asked.max_length)
+        loaded = self.data[one.task]
+        if record is None or record.data["sha256"] != loaded.data.source["sha256"]:
+            return None
+        lacking = [name for name in loaded.available(one.extras) if name not in record.extras]
+        return None if lacking and record.reason is None else record
+
+    def _tell_stored(self) -> None:
+        for one in self.planned:
+            if (record := self._known(one)) is not None:
+                self.watch(Moment(point=_point(record), stored=True))
+
+    def _jobs(self, left: Sequence[Planned]) -> Iterator[Job]:
+        """As seats become free; what another process has finished meanwhile is not trained again."""
+        for one in left:
+            if (record := self._known(one)) is not None:
+                self.watch(Moment(point=_point(record), stored=True))
+                continue
+            job = self._job(one)
+            try:
+                job.method.check(self.encoder.shape)
+            except IntarsiaError as error:
+                self._done(job, error)
+                continue
+            yield job
+
+    def _job(self, one: Planned) -> Job:
+        settings = Settings.for_method(one.method, **one.settings(self.asked.max_length))
+        return Job(one.task, self.data[one.task].data, one.method, self.asked.pooling, settings)
+
+    def _cost(self, one: Planned) -> float:
+        return one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
+
+    def _state_file(self, job: Job) -> Path:
+        folder = self.work / job.key(self.encoder.fingerprint)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / "state.safetensors"
+
+    def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
+        key = job.key(self.encoder.fingerprint)
+        one, shape, source = self.waiting[key], self.encoder.shape, job.data.source
+        kept = ("sha256", "rows", "split", "partial", "limit", "suite", "seed")
+        answers = Answers.learn(job.data.kind, job.data.labels, job.data.train)
+        known: dict[str, Any] = {
+            "task": one.task, "key": key, "method": to_dict(one.method), "pooling": job.pooling,
+            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in kept},
+            "machine": {**provenance.machine(str(self.encoder.device)), "precision": str(self.encoder.dtype)[6:]},
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }  # fmt: skip
+        if isinstance(result, IntarsiaError):
+            record = Record(**known, parameters={"base": shape.parameters}, reason=str(result))
+        else:
+            head = Head(answers.outputs, job.pooling).count(shape, job.method.row_width(shape))
+            record = Record(
+                **known,
+                parameters={"method": job.method.count(shape), "head": head, "base": shape.parameters},
+                dev=result.state.best,
+                test=result.test,
+                best_epoch=result.state.best_epoch,
+                steps=result.state.step,
+                seconds=round(result.state.seconds, 1),
+                extras=self._extras(one, job, result),
+            )
+        self.store.add(record)
+        shutil.rmtree(self.work / key, ignore_errors=True)
+        self.watch(Moment(point=_point(record)))
+
+    def _extras(self, one: Planned, job: Job, result: Trained) -> dict[str, Any]:
+        loaded = self.data[one.task]
+        found: dict[str, Any] = {}
+        for name in loaded.available(one.extras):
+            if name == "spans":
+                found[name] = span_scores(job, result, self.encoder)
+            else:
+                found[name] = score_on(job, result, loaded.extras[name], self.encoder)
+        return found
+
+
+def _point(record: Record) -> Point:
+    """As the live table takes it."""
+    return Point(
+        record.task, record.key, record.method, record.settings, record.dev, record.reason, record.best_epoch,
+        record.steps, record.seconds, record.test,
+    )  # fmt: skip

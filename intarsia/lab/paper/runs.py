@@ -1,0 +1,169 @@
+"""The runs on disk: one JSON object a line, one file a task, shared by all experiments over one encoder.
+
+results/paper/<encoder>/encoder.json     which encoder these are of
+results/paper/<encoder>/runs/*.jsonl     a line a run, written when it ends
+results/paper/<encoder>/<name>.json      what an experiment was asked for last
+results/paper/<encoder>/figures          as SVG and PNG
+results/paper/<encoder>/work             states of runs under way; not to be kept
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intarsia import files
+from intarsia.errors import IntarsiaError
+from intarsia.lab.paper.plan import Planned, identity
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run that has ended: with scores, or (`reason`) without."""
+
+    task: str
+    key: str  # of the job
+    method: dict[str, Any]
+    settings: dict[str, Any]  # learning rate, epochs, batch size, seed, metric, length
+    pooling: str
+    data: dict[str, Any]  # hash of its rows, their number, how they were split, whether a sample or limited
+    parameters: dict[str, int]  # method (without the head), head, base
+    dev: float | None = None
+    test: float | None = None
+    best_epoch: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    extras: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+    reason: str | None = None
+
+    @cached_property
+    def identity(self) -> str:
+        return identity(self.task, self.method, self.settings, self.pooling)
+
+
+class Store:
+    """What one encoder's runs gave. Several processes may add to it at once."""
+
+    def __init__(self, results: str | Path, encoder: str, *, limit: int | None = None) -> None:
+        """`limit`: results of so few rows have a folder of their own, and can never be taken for whole ones."""
+        slug = re.sub(r"[^\w.-]+", "-", encoder.rstrip("/").rpartition("/")[2]).strip("-.") or "encoder"
+        self.folder = Path(results) / "paper" / (slug if limit is None else f"{slug}-limit{limit}")
+        self._read: dict[str, tuple[int, dict[str, Record]]] = {}
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """Name, fingerprint, parameters and layers of the encoder that the runs are of."""
+        path = self.folder / "encoder.json"
+        if not path.is_file():
+            raise IntarsiaError(
+                f"there are no results in {self.folder}. Run an experiment first (without --draw-only), or name the "
+                "folder with --results and the encoder with --encoder."
+            )
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def of(self, encoder: Encoder) -> None:
+        """Note whose runs these are; refuse those of another one."""
+        about = {
+            "name": Path(encoder.name).name, "fingerprint": encoder.fingerprint, "parameters": encoder.shape.parameters,
+            "layers": encoder.shape.layers, "width": encoder.shape.width, "family": encoder.shape.family,
+        }  # fmt: skip
+        files.make_folder(self.folder)
+        if (self.folder / "encoder.json").is_file():
+            held = self.encoder
+            if held["fingerprint"] != encoder.fingerprint:
+                raise IntarsiaError(
+                    f"{self.folder} holds runs of another encoder of this name: its fingerprint is "
+                    f"{held['fingerprint'][:16]}…, not {encoder.fingerprint[:16]}…. Name another folder with --results."
+                )
+            return
+        files.replace(self.folder / "encoder.json", [json.dumps(about, indent=1).encode()])
+
+    def find(self, planned: Planned, pooling: str, max_length: int) -> Record | None:
+        wanted = identity(planned.task, planned.method, planned.settings(max_length), pooling)
+        return self.records(planned.task).get(wanted)
+
+    def records(self, task: str) -> Mapping[str, Record]:
+        """All runs of a task, by what they are; of equal ones the last. Read again where the file has grown."""
+        path = self._file(task)
+        size = path.stat().st_size if path.is_file() else 0
+        held = self._read.get(task)
+        if held is None or held[0] != size:
+            lines = path.read_bytes().split(b"\n") if size else []
+            records = (record for line in lines if (record := _record(line)) is not None)
+            held = self._read[task] = (size, {record.identity: record for record in records})
+        return held[1]
+
+    def add(self, record: Record) -> None:
+        """Append a run. A line that a kill cut short before is left behind as it is, and skipped when read."""
+        path = self._file(record.task)
+        line = json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n"
+        files.make_folder(path.parent)
+        with self._lock("runs"), files.explained(path, [line]), path.open("ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @contextmanager
+    def working(self, name: str) -> Iterator[Path]:
+        """The folder for the states of an experiment's runs, which no other process may work in."""
+        from filelock import FileLock, Timeout
+
+        folder = self.folder / "work" / name
+        files.make_folder(folder)
+        lock = FileLock(folder.parent / f"{name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise IntarsiaError(f"another process runs `intarsia paper {name}` in {self.folder} right now.") from None
+        try:
+            yield folder
+        finally:
+            lock.release()
+
+    def write_asked(self, name: str, asked: Mapping[str, Any]) -> None:
+        files.make_folder(self.folder)
+        files.replace(self.folder / f"{name}.json", [json.dumps(asked, indent=1, ensure_ascii=False).encode()])
+
+    def read_asked(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / f"{name}.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+    def _file(self, task: str) -> Path:
+        return self.folder / "runs" / f"{task.replace('/', '-')}.jsonl"
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        from filelock import FileLock
+
+        files.make_folder(self.folder / "work")
+        with FileLock(self.folder / "work" / f"{name}.lock"):
+            yield
+
+
+def _record(line: bytes) -> Record | None:
+    """None where a line cannot be read: cut short by a kill, or of a method that is no longer known."""
+    try:
+        stored = json.loads(line)
+        record = Record(**{f.name: stored[f.name] for f in fields(Record) if f.name in stored})
+        return record if record.identity else None
+    except (ValueError, TypeError, KeyError, IntarsiaError):
+        return None

@@ -1,0 +1,107 @@
+"""What is measured of a run besides its own test part: MNLI's second dev part, and layers without their adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intarsia.encoder.packed import by_token_budget, pack
+from intarsia.encoder.routed import Group
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
+from intarsia.tasks.examples import Example
+from intarsia.tasks.heads import pool
+from intarsia.tasks.metrics import score
+from intarsia.train.run import Run
+from intarsia.train.step import predict
+
+if TYPE_CHECKING:
+    from intarsia.encoder.load import Encoder
+    from intarsia.train.job import Job
+    from intarsia.train.run import Trained
+
+TOKENS = {"cpu": 16384, "cuda": 131072}  # of all owners together, in a pass
+SLOT_BYTES = 4e9  # of tensors that are resident at once
+
+Span = tuple[int, int]  # the first and the last of its layers
+
+
+def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: Encoder) -> float:
+    """A trained job's score on other examples than its own."""
+    data = dataclasses.replace(job.data, train=job.data.train[:1], dev=job.data.dev[:1], test=list(examples))
+    run = Run(dataclasses.replace(job, data=data), encoder)
+    run.answers = trained.answers
+    specs = {f"method.{name}" for name in run.phases[-1].specs}
+    kept = {
+        name.removeprefix("method."): tensor.to(encoder.device)
+        for name, tensor in trained.tensors.items()
+        if name.startswith("method.") and name not in specs
+    }
+    run.leave()
+    run.enter(
+        len(run.phases) - 1, kept, {k: v for k, v in trained.tensors.items() if k.removeprefix("method.") not in kept}
+    )
+    return run.score("test", predict(run, "test"))
+
+
+def spans(layers: int) -> list[Span]:
+    """All contiguous ones: 78 of 12 layers."""
+    return [(first, last) for first in range(layers) for last in range(first, layers)]
+
+
+def without(tensors: dict[str, Tensor], span: Span) -> dict[str, Tensor]:
+    """Adapters whose way up is zero in the span's layers, which makes them the identity. Tuned LayerNorms stay."""
+    gone = tuple(f"{n}.{site}.up." for n in range(span[0], span[1] + 1) for site in (ATTENTION_OUTPUT, FFN_OUTPUT))
+    return {name: torch.zeros_like(t) if name.startswith(gone) else t for name, t in tensors.items()}
+
+
+@torch.no_grad()
+def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
+    """The score on test without the adapters of each span of layers.
+
+    Each span is an owner with a slot of its own: a text stands in a batch once for every span, and one pass through the
+    base answers for all of them.
+    """
+    examples = job.data.test
+    whole = {k.removeprefix("method."): v for k, v in trained.tensors.items() if k.startswith("method.")}
+    which: list[Span | None] = [None, *spans(encoder.shape.layers)]
+    most = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in whole.values()))))
+    answers = np.concatenate(
+        [
+            _answers(job, trained, encoder, [whole if s is None else without(whole, s) for s in which[i : i + most]])
+            for i in range(0, len(which), most)
+        ]
+    )
+    gold = trained.answers.gold(examples)
+    scores = [score(trained.metric, gold, trained.answers.decide(one), job.data.labels) for one in answers]
+    commonest = Counter(e.label for e in examples).most_common(1)[0][1] if trained.answers.kind == "label" else 0
+    return {
+        "intact": scores[0],
+        "majority": commonest / len(examples),
+        "removed": [[*span, value] for span, value in zip(which[1:], scores[1:], strict=True) if span is not None],
+    }
+
+
+def _answers(job: Job, trained: Trained, encoder: Encoder, owners: Sequence[dict[str, Tensor]]) -> np.ndarray:
+    """[owners, rows, outputs]"""
+    examples, count = job.data.test, len(owners)
+    stacked = {name: torch.stack([own[name] for own in owners]).to(encoder.device) for name in owners[0]}
+    head = {k.removeprefix("head."): v.to(encoder.device) for k, v in trained.tensors.items() if k.startswith("head.")}
+    places = job.method.places(encoder.shape)
+    segments = encoder.tokenize(
+        [e.text for e in examples], [e.pair for e in examples], max_length=job.settings.max_length
+    )
+    lengths = [len(s.ids) for s in segments]
+    out = np.empty((count, len(examples), trained.answers.outputs), np.float32)
+    for rows in by_token_budget(lengths, max(max(lengths), TOKENS.get(encoder.device.type, 16384) // count)):
+        batch = pack([segments[r] for _ in owners for r in rows], encoder.device)
+        group = Group(job.method, places, stacked, 0, tuple(range(count)), (len(rows),) * count)
+        states = encoder.forward(batch, [group])
+        logits = trained.head.logits(head, pool(states, batch, job.pooling), encoder)
+        out[:, rows] = trained.answers.probabilities(logits).reshape(count, len(rows), -1)
+    return out

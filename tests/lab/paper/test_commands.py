@@ -1,0 +1,209 @@
+"""Each command end to end: tables beside the published figures, runs kept, nothing trained twice, samples named so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from intarsia.cli import app
+from intarsia.errors import IntarsiaError
+from intarsia.lab.paper import EXPERIMENTS, running
+from intarsia.lab.paper.runs import Store
+from intarsia.methods import TopLayers
+from intarsia.train import step as step_module
+
+TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+def paper(name: str, folder: Path, encoder: str, results: Path, *options: str) -> Result:
+    tasks = () if "--tasks" in options else ("--tasks", TASKS.get(name, "cola"))
+    line = [name, *tasks, "--grid", "tiny", "--data", str(folder), "--encoder", encoder, "--results", str(results)]
+    return CliRunner().invoke(app, ["paper", *line, "--max-length", "16", *options], catch_exceptions=False)
+
+
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "step_together", lambda *_: pytest.fail("trained again"))
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_a_command_trains_once_and_draws_from_what_is_stored(
+    name: str, folder: Path, tiny_folder: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = paper(name, folder, tiny_folder, results)
+    assert first.exit_code == 0, first.output
+    assert "tiny-bert" in first.output and "Published:" in first.output and "seed 0" in first.output
+    assert all(len(line) <= 100 for line in first.stdout.splitlines() if not line.startswith("figures:"))
+    no_training(monkeypatch)
+    again = paper(name, folder, tiny_folder, results)
+    assert again.exit_code == 0 and again.stdout == first.stdout
+    drawn = paper(name, Path("nowhere"), "elsewhere/tiny-bert", results, "--draw-only")
+    assert drawn.exit_code == 0 and drawn.stdout == first.stdout
+    store = Store(results, tiny_folder)
+    assert not (store.folder / "work" / name).exists() and store.read_asked(name)
+    for line in first.stdout.splitlines():
+        if line.startswith("figures:"):
+            for figure in line.removeprefix("figures: ").partition(" (")[0].split(", "):
+                _check_picture(store.figures / f"{figure}.png")
+                assert (store.figures / f"{figure}.svg").is_file()
+
+
+def _check_picture(path: Path) -> None:
+    from matplotlib.image import imread
+
+    pixels = np.asarray(imread(path))
+    assert pixels.shape[0] > 400 and pixels.shape[1] > 400 and (pixels[..., :3].min(-1) < 0.5).mean() > 0.003
+
+
+def test_the_page_has_all_and_needs_nothing_else(
+    folder: Path, tiny_folder: str, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in EXPERIMENTS:  # stored already where the tests above have run
+        assert paper(name, folder, tiny_folder, results).exit_code == 0
+    no_training(monkeypatch)
+    line = ["paper", "--report", "--encoder", tiny_folder, "--results", str(results)]
+    made = CliRunner().invoke(app, line, catch_exceptions=False)
+    assert made.exit_code == 0
+    html = (Store(results, tiny_folder).folder / "report.html").read_text()
+    for experiment in EXPERIMENTS.values():
+        assert f"<h2>{experiment.title}</h2>" in html
+    assert html.count("<svg") == 5 and "<img" not in html and "<script" not in html and 'src="' not in html
+    assert 'href="http' not in html
+
+
+def test_the_table_of_glue(folder: Path, tiny_folder: str, results: Path) -> None:
+    out = paper("glue", folder, tiny_folder, results).stdout.splitlines()
+    table = {line.split("  ")[0]: line.split() for line in out}
+    assert "60.5" in table["CoLA"] and "71.5" in table["RTE"]
+    assert table["total, 2 tasks"][3:5] == ["2.00×", "9×"]
+    text = " ".join(" ".join(out).split())
+    assert "GLUE's test server" in text and "CoLA, RTE: the official dev part is test" in text
+
+
+def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    left = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli")
+    assert "MNLI-m is not whole here and is left out" in left.stdout and "MNLI-mm" not in left.stdout
+    taken = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli", "--samples").stdout
+    rows = [line.split("  ") for line in taken.splitlines() if line.startswith("MNLI")]
+    assert [row[0] for row in rows if len(row) > 1] == ["MNLI-m (sample)", "MNLI-mm (sample)"]
+    assert "Not a result of the official task" in taken
+    record = next(iter(Store(tmp_path, tiny_folder).records("glue/mnli").values()))
+    assert 0 <= record.extras["mismatched"] <= 1 and record.data["partial"]
+    again = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli", "--draw-only")
+    assert "MNLI-m (" not in again.stdout
+    with pytest.raises(IntarsiaError, match="nothing to learn from"):
+        paper("glue", folder, tiny_folder, tmp_path, "--tasks", "mnli")
+
+
+def test_limited_results_are_kept_apart(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    out = paper("init", folder, tiny_folder, tmp_path, "--limit", "20").stdout
+    assert "CoLA (20 rows)" in out and "not results of the official tasks" in " ".join(out.split())
+    assert (tmp_path / "paper" / "tiny-bert-limit20").is_dir() and not (tmp_path / "paper" / "tiny-bert").exists()
+    with pytest.raises(IntarsiaError, match="no results"):
+        paper("init", folder, tiny_folder, tmp_path, "--draw-only")
+
+
+def test_after_a_kill_no_run_is_repeated(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[str, str, float]] = []
+    step, crash = step_module.step_together, True
+
+    def crashing(pairs: Any) -> list[float]:
+        if crash and len(taken) >= 5:
+            raise OSError("power cut")
+        taken.extend((run.job.name, str(run.job.describe()), run.state.step) for run, _ in pairs)
+        return step(pairs)
+
+    monkeypatch.setattr(step_module, "step_together", crashing)
+    with pytest.raises(OSError, match="power cut"):
+        paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--together", "1")
+    runs = Store(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
+    before = runs.read_text()
+    ended = {json.loads(line)["key"] for line in before.splitlines()}
+    assert ended
+    runs.write_text(before + '{"task": "glue/co')  # the kill cut a line short
+    crash, already = False, len(taken)
+    assert paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--together", "1").exit_code == 0
+    lines = runs.read_text().splitlines()
+    keys = [json.loads(line)["key"] for line in lines if line.endswith("}")]
+    assert len(keys) == len(set(keys)) == 5 and ended < set(keys)
+    finished = {job for _, job, _ in taken[: already - 1]} - {taken[already - 1][1]}
+    assert not finished & {job for _, job, _ in taken[already:]}
+
+
+def test_more_seeds_train_only_what_is_new(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
+    runs = Store(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
+    before = runs.read_text()
+    out = paper("init", folder, tiny_folder, tmp_path, "--seeds", "2").stdout
+    assert runs.read_text().startswith(before) and len(runs.read_text().splitlines()) == 6
+    assert "±" in out and "seeds 0, 1" in out
+
+
+def test_another_encoder_of_the_same_name_is_refused(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    from families import save_tiny
+
+    assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
+    other = save_tiny(tmp_path / "other" / "tiny-bert", seed=3)
+    with pytest.raises(IntarsiaError, match="another encoder"):
+        paper("init", folder, other, tmp_path)
+
+
+def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    for options, message in (
+        (("--grid", "huge"), "grid"),
+        (("--seeds", "0"), "seeds"),
+        (("--tasks", "colla"), "colla"),
+        (("--tasks", "squad/v1.1"), "cannot be used here"),
+        (("--tasks", "ax"), "cannot be used here"),
+    ):
+        with pytest.raises(IntarsiaError, match=message):
+            paper("glue", folder, tiny_folder, tmp_path, *options)
+
+
+def test_one_experiment_runs_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    with (
+        Store(tmp_path, tiny_folder).working("init"),
+        pytest.raises(IntarsiaError, match="another process runs `intarsia paper init`"),
+    ):
+        paper("init", folder, tiny_folder, tmp_path)
+
+
+def test_what_another_process_has_finished_is_not_trained_again(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert paper("init", folder, tiny_folder, tmp_path / "theirs").exit_code == 0
+    ours, theirs = (Store(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
+    asked: list[Any] = []
+
+    def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:
+        for record in theirs.records("glue/cola").values():
+            ours.add(record)
+        asked.extend(jobs)
+
+    monkeypatch.setattr(running, "train_together", meanwhile)
+    assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not asked
+
+
+def test_a_method_that_the_encoder_cannot_have_is_a_record_with_its_reason(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise IntarsiaError("not on this base")
+
+    monkeypatch.setattr(TopLayers, "check", refuse)
+    out = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola").stdout
+    assert "2 runs failed; the first: not on this base" in out
+    row = next(line for line in out.splitlines() if line.startswith("CoLA  ")).split()
+    assert row[4:6] == ["–", "–"]  # variable fine-tuning and its n
