@@ -209,7 +209,7 @@ def main() -> None:
         "provenance": {
             "machine": provenance.machine("cuda"),
             "versions": provenance.versions(),
-            "command": "python benchmarks/gpu.py " + " ".join(sys.argv[1:]),
+            "command": "python benchmarks/gpu.py " + " ".join(Path(part).name for part in sys.argv[1:]),
             "seeds": [0],
         },
     }

@@ -75,7 +75,8 @@ def main() -> None:
         }
     out["provenance"] = {
         "machine": provenance.machine(given.device), "versions": provenance.versions(),
-        "command": "python benchmarks/paper_grid.py " + " ".join(sys.argv[1:]), "seeds": [0, 1, 2, 3, 4],
+        "command": "python benchmarks/paper_grid.py " + " ".join(Path(part).name for part in sys.argv[1:]),
+        "seeds": [0, 1, 2, 3, 4],
     }  # fmt: skip
     given.output.write_text(json.dumps(out) + "\n")
     show(out)

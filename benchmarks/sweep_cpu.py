@@ -90,7 +90,8 @@ def main() -> None:
         "settings": {"epochs": EPOCHS, "train": len(data.train), "dev": len(data.dev), "threads": 2, "batch": 32},
         "provenance": {
             "machine": provenance.machine(), "versions": {**provenance.versions(), **versions},
-            "command": "python benchmarks/sweep_cpu.py --data cola", "seeds": [0],
+            "command": f"python benchmarks/sweep_cpu.py --data cola --rounds {given.rounds} --limit {given.limit}",
+            "seeds": [0],
         },
     }  # fmt: skip
     given.output.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")

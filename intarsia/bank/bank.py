@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
-    from intarsia.train.job import Job, Settings
+    from intarsia.train.job import Settings
     from intarsia.train.loop import Watch
     from intarsia.train.run import Trained
 
@@ -187,7 +187,7 @@ class Bank:
 
         A sweep that was killed goes on where it was when called again with the same arguments.
         """
-        from intarsia.bank.sweep import Sweep
+        from intarsia.bank.sweep import Sweep, work
         from intarsia.train.grid import SMALL
 
         for name in tasks:
@@ -198,11 +198,11 @@ class Bank:
         for name, task in data.items():
             own = metric.get(name) if isinstance(metric, Mapping) else metric
             jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=own, **settings)
-        jobs.sort(key=_work, reverse=True)  # the longest first: at the end no seat waits for a long one
+        jobs.sort(key=work, reverse=True)  # the longest first: at the end no seat waits for a long one
         for job in jobs:
             job.method.check(self.encoder.shape)
-        with working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as work:
-            sweep = Sweep(jobs, self.encoder, work, watch)
+        with working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as folder:
+            sweep = Sweep(jobs, self.encoder, folder, watch)
             sweep.run(together, score_all=score_all)
             found = {}
             for name in data:
@@ -210,7 +210,7 @@ class Bank:
                 inlay = self._inlay(job, trained)
                 inlay.training["grid"] = sweep.grid(name)
                 found[name] = self.store.add(inlay)
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         return found
 
     def _inlay(self, job: Any, trained: Trained) -> Inlay:
@@ -396,8 +396,3 @@ def _prediction(task: str, answer: dict[str, Any]) -> Prediction:
     if "labels" in answer:
         answer = {**answer, "labels": tuple(answer["labels"])}
     return Prediction(task, **answer)
-
-
-def _work(job: Job) -> int:
-    """How long a job takes, roughly."""
-    return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)

@@ -169,3 +169,8 @@ class Sweep:
 
     def _tensor_file(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
+
+
+def work(job: Job) -> int:
+    """How long a job takes, roughly."""
+    return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from intarsia.encoder.attach import attach
 from intarsia.encoder.fixed import FixedBatch
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.prefix import Span
-from intarsia.encoder.routed import Group, Pass, attach
+from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.sites import Shape, family_of, places
 from intarsia.errors import EncoderError
 from intarsia.methods.method import Found

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -49,9 +48,3 @@ def read(path: Path) -> tuple[State, dict[str, Tensor]] | None:
             return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, KeyError, TypeError, ValueError):
         return None
-
-
-def restore(into: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, tensor in into.items():
-            tensor.copy_(stored[name])

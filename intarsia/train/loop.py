@@ -108,7 +108,7 @@ def train_together(
     with _Interrupts() as interrupts:
         while True:
             while floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
-                seat = Seat(job, floor.run(job, state_file(job), seats), state_file(job), watch, floor.tell_every)
+                seat = Seat(floor.run(job, state_file(job), seats), state_file(job), watch, floor.tell_every)
                 seats[seat.run] = seat
             if not seats:
                 break
@@ -203,9 +203,7 @@ class _Saving:
 class Seat:
     """A job on its way: its run, where it is in its epoch, where its state lies."""
 
-    def __init__(
-        self, job: Job, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0
-    ) -> None:
+    def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0) -> None:
         self.state_file, self.run = state_file, run
         if state_file is not None and (stored := checkpoint.read(state_file)) is not None:
             run.resume(*stored)
