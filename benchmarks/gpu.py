@@ -4,17 +4,21 @@
     python benchmarks/gpu.py --model all-mpnet-base-v2 --output results/speed-mpnet-h200.json
 
 32 examples a job and step. The peers train one job at a time: eager (float32, and bf16), and compiled with bf16, CUDA
-graphs and padding to few lengths. Batches of all are made of neighbours in length, as Intarsia's loader makes them.
+graphs and padding to few lengths (in processes of their own, which compile at the same time; nothing is measured before
+they are ready, and never two at once). All batches are made of neighbours in length, as Intarsia's loader makes them.
 Floating-point operations are counted as 4 × parameters outside the embeddings for each real token.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,25 +155,54 @@ def measure_ours(out: Answer, given: argparse.Namespace) -> None:
             save(out, given)
 
 
-def measure_peers(out: Answer, given: argparse.Namespace) -> None:
-    from gpu_peers import peer
+def measure_peers(out: Answer, given: argparse.Namespace, compiled: Sequence[Beside]) -> None:
+    from gpu_peers import Peer
 
-    configurations = [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
     for kind in given.peers:
-        for dtype, compiled in configurations:
-            if (compiled and given.no_compiled) or (given.only_compiled and not compiled):
-                continue
+        for dtype in (torch.float32, torch.bfloat16):
             torch.cuda.empty_cache()
-            name = f"{kind}, {'compiled' if compiled else 'eager'} {str(dtype).removeprefix('torch.')}"
-            found = peer(kind, given.model, given.means, given.seconds, dtype=dtype, compiled=compiled, lock=given.lock)
-            for mean, r in found.items():
-                out["peers"][f"{name}, mean {mean}"] = r
-                print(
-                    f"{name}, mean {mean}: {r['examples_a_second']:7.0f} examples/s, {r['ms_a_step']:6.2f} ms a step "
-                    f"(warm-up {r['warm_up_seconds']:.0f} s)",
-                    flush=True,
-                )
+            found = Peer(kind, given.model, given.means, dtype=dtype, compiled=False).measure(given.seconds)
+            note_peer(out, f"{kind}, eager {str(dtype).removeprefix('torch.')}", found)
             save(out, given)
+    for one in compiled:
+        note_peer(out, f"{one.kind}, compiled bfloat16", one.measure())
+        save(out, given)
+
+
+def note_peer(out: Answer, name: str, found: Mapping[str, Answer]) -> None:
+    for mean, r in found.items():
+        out["peers"][f"{name}, mean {mean}"] = r
+        print(
+            f"{name}, mean {mean}: {r['examples_a_second']:7.0f} examples/s, {r['ms_a_step']:6.2f} ms a step "
+            f"(warm-up {r['warm_up_seconds']:.0f} s)",
+            flush=True,
+        )
+
+
+class Beside:
+    """A compiled peer in a process of its own: it says when it is ready, and measures when it is told to."""
+
+    def __init__(self, kind: str, given: argparse.Namespace) -> None:
+        self.kind = kind
+        line = [sys.executable, "-W", "ignore", str(HERE / "gpu_peers.py"), kind, given.model, str(given.seconds)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([*line, *map(str, given.means)], stdin=pipe, stdout=pipe, text=True)
+
+    def ready(self) -> None:
+        self._line("ready")
+
+    def measure(self) -> dict[str, Answer]:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return dict(json.loads(self._line("{")))
+
+    def _line(self, start: str) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(start):
+                return line
+        raise RuntimeError(f"the compiled {self.kind} ended with {self.process.wait()}")
 
 
 def ratios(out: Answer, means: Sequence[int]) -> Answer:
@@ -193,13 +226,17 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--peers", nargs="*", default=["houlsby", "lora"])
     options.add_argument("--no-compiled", action="store_true")
-    options.add_argument("--only-compiled", action="store_true", help="of the peers")
-    options.add_argument("--lock", type=Path, help="measure peers only while holding this file")
+    options.add_argument("--lock", type=Path, help="measure only while holding this file: for several runs at once")
     options.add_argument("--output", type=Path)
     given = options.parse_args()
     from intarsia import provenance
 
     torch.backends.cuda.matmul.allow_tf32 = True
+    compiled = [] if given.no_compiled else [Beside(kind, given) for kind in given.peers]
+    for one in compiled:
+        one.ready()
+    if given.lock:
+        fcntl.flock(os.open(given.lock, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)  # until the process ends
     out: Answer = {
         "model": Path(given.model).name,
         "parameters": outside_embeddings(given.model),  # outside the embeddings
@@ -215,9 +252,8 @@ def main() -> None:
     }
     print(f"{out['model']}: {out['parameters'] / 1e6:.1f}M parameters outside the embeddings; "
           f"matrix products at {out['ceiling_tflops']:.0f} TFLOP/s")  # fmt: skip
-    if given.jobs:
-        measure_ours(out, given)
-    measure_peers(out, given)
+    measure_ours(out, given)
+    measure_peers(out, given, compiled)
     out["ratios"] = ratios(out, given.means)
     for name, ratio in out["ratios"].items():
         print(f"{ratio:6.2f}× {name}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import json
+import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,42 +63,44 @@ def _loss(model: Any, head: nn.Module, ids: Tensor, mask: Tensor, labels: Tensor
     return nn.functional.cross_entropy(head(pooled).float(), labels)
 
 
-def peer(
-    kind: str, source: str, means: list[int], seconds: float, *, dtype: torch.dtype, compiled: bool, lock: Path | None
-) -> dict[int, Answer]:
-    """One job: examples a second for each mean length."""
-    base = plain_model(source, dtype)
-    model = (HookedHoulsby(base) if kind == "houlsby" else PeftLora(base)).train()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=3e-4, fused=True)
-    call = torch.compile(model, mode="reduce-overhead", dynamic=False) if compiled else model
+class Peer:
+    """One job, ready to be measured for each mean length."""
 
-    def take(batch: tuple[Tensor, ...]) -> None:
+    def __init__(self, kind: str, source: str, means: list[int], *, dtype: torch.dtype, compiled: bool) -> None:
+        base = plain_model(source, dtype)
+        model = (HookedHoulsby(base) if kind == "houlsby" else PeftLora(base)).train()
+        self.trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=3e-4, fused=True)
+        self.compiled = compiled
+        self.call: Any = torch.compile(model, mode="reduce-overhead", dynamic=False) if compiled else model
+        self.steps: dict[int, tuple[Callable[[int], None], list[int], float]] = {}
+        for mean in means:
+            batches, counts = _batches(mean, compiled)
+            began = time.perf_counter()
+            for batch in sorted(batches, key=lambda b: b[0].shape[1])[:: max(1, len(batches) // 12)]:
+                self.take(batch)
+            torch.cuda.synchronize()
+            warm = time.perf_counter() - began
+            self.steps[mean] = (lambda i, b=batches: self.take(b[i % len(b)])), counts, warm  # type: ignore[misc]
+
+    def take(self, batch: tuple[Tensor, ...]) -> None:
         ids, mask, labels = (x.to("cuda", non_blocking=True) for x in batch)
-        if compiled:
+        if self.compiled:
             torch.compiler.cudagraph_mark_step_begin()
-        call(ids, mask, labels).backward()
-        nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        self.call(ids, mask, labels).backward()
+        nn.utils.clip_grad_norm_(self.trained, 1.0, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
-    steps: dict[int, tuple[Callable[[int], None], list[int], float]] = {}
-    for mean in means:
-        batches, counts = _batches(mean, compiled)
-        began = time.perf_counter()
-        for batch in sorted(batches, key=lambda b: b[0].shape[1])[:: max(1, len(batches) // 12)]:
-            take(batch)
-        torch.cuda.synchronize()
-        warm = time.perf_counter() - began
-        steps[mean] = (lambda i, b=batches: take(b[i % len(b)])), counts, warm  # type: ignore[misc]
-    found = {}
-    with _exclusively(lock):
-        for mean, (step, counts, warm) in steps.items():
+    def measure(self, seconds: float) -> dict[str, Answer]:
+        """Examples a second, by mean length."""
+        found = {}
+        for mean, (step, counts, warm) in self.steps.items():
             result = measured(step, seconds, counts)
             result["examples_a_second"] = BATCH / result["ms_a_step"] * 1000
             result["warm_up_seconds"] = warm
-            found[mean] = result
-    return found
+            found[str(mean)] = result
+        return found
 
 
 def _batches(mean: int, compiled: bool) -> tuple[list[tuple[Tensor, ...]], list[int]]:
@@ -123,12 +124,15 @@ def _batches(mean: int, compiled: bool) -> tuple[list[tuple[Tensor, ...]], list[
     return batches, counts
 
 
-@contextlib.contextmanager
-def _exclusively(lock: Path | None) -> Iterator[None]:
-    """Alone with the device, among processes that are given the same file: others may compile meanwhile."""
-    if lock is None:
-        yield
-        return
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def main() -> None:
+    """KIND MODEL SECONDS MEAN …: compile, say "ready", and measure when a line is sent."""
+    kind, source, seconds, *means = sys.argv[1:]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    peer = Peer(kind, source, [int(mean) for mean in means], dtype=torch.bfloat16, compiled=True)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(peer.measure(float(seconds))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
