@@ -70,7 +70,7 @@ class MPNetBias:
         distance = torch.arange(-longest + 1, longest, device=weight.device)
         buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
         table = weight[buckets].t().contiguous()
-        if not table.requires_grad:
+        if isinstance(weight, nn.Parameter):  # the base's own: not one that stands for it in this pass
             self.table, self.made_from = table, weight
         return table
 

@@ -69,9 +69,9 @@ def _attention_forward(
 
 @triton.jit
 def _attention_backward(
-    q, k, v, g, dq, dk, dv, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale, scale,
-    middle, token_stride, grad_stride, RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr,
-    ABOVE: tl.constexpr,
+    q, k, v, g, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale,
+    scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, RELATIVE: tl.constexpr, DROP: tl.constexpr,
+    ALIGN: tl.constexpr, ABOVE: tl.constexpr,
     T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
@@ -96,14 +96,19 @@ def _attention_backward(
         to = (start + steps)[:, None].to(tl.int64) * grad_stride + head * D + d[None, :]
         change = tl.dot(tl.trans(dropped.to(gs.dtype)), gs, input_precision="ieee" if EXACT else "tf32")
         tl.store(dv + to, change.to(dv.dtype.element_ty), mask=inside)
-        ds = (p * (dp - tl.sum(dp * p, 1)[:, None]) * scale).to(qs.dtype)
+        ds = p * (dp - tl.sum(dp * p, 1)[:, None])
+        if TRAINED:
+            distance = steps[None, :] - steps[:, None] + middle
+            near = (steps < length)[:, None] & (steps < length)[None, :]
+            tl.atomic_add(dtable + head * (2 * middle + 1) + distance, ds, mask=near, sem="relaxed")
+        ds = (ds * scale).to(qs.dtype)
         change = tl.dot(ds, ks, input_precision="ieee" if EXACT else "tf32")
         tl.store(dq + to, change.to(dq.dtype.element_ty), mask=inside)
         change = tl.dot(tl.trans(ds), qs, input_precision="ieee" if EXACT else "tf32")
         tl.store(dk + to, change.to(dk.dtype.element_ty), mask=inside)
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, call: _Call, *strides: int) -> None:
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, call: _Call, *further: int) -> None:
     layout, above = call.layout, 0
     classes = tuple(t for t in _CLASSES if t <= layout.longest)
     if layout.row_start.shape[0] <= FEW:
@@ -112,7 +117,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, ca
         table = tensors[0] if call.relative is None else call.relative
         kernel[(layout.row_start.shape[0], heads)](
             *tensors, table, layout.row_start, layout.row_length, layout.tile_slot, layout.slot_start, layout.seeds,
-            site_of(call.site), limit_of(call.p), 1.0 / (1.0 - call.p), call.scale, table.shape[-1] // 2, *strides,
+            site_of(call.site), limit_of(call.p), 1.0 / (1.0 - call.p), call.scale, table.shape[-1] // 2, *further,
             call.relative is not None, call.p > 0.0, layout.align, above, most, width,
             max(16, triton.next_power_of_2(width)), heads, tensors[0].dtype == torch.float32,
             num_warps=max(1, most // 16),
@@ -127,7 +132,7 @@ class _Call:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, relative: Tensor | None, call: _Call) -> Tensor:
         if not q.stride() == k.stride() == v.stride() or q.stride()[1:] != (q.shape[2], 1):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         _, heads, width = q.shape
@@ -140,19 +145,22 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v = ctx.saved_tensors
+        call, trained = ctx.call, ctx.needs_input_grad[3]
         g = g.contiguous()
         tokens, heads, width = g.shape
         beside = torch.empty(
             tokens, 3, heads, width, device=g.device, dtype=g.dtype
         )  # one product takes all three back
         dq, dk, dv = beside.unbind(1)
-        strides = q.stride(0), 3 * heads * width
-        _launch(_attention_backward, (q, k, v, g, dq, dk, dv), heads, width, ctx.call, *strides)
-        return dq, dk, dv, None
+        dtable = torch.zeros_like(call.relative, dtype=torch.float32) if trained else dq
+        further = q.stride(0), 3 * heads * width, trained
+        _launch(_attention_backward, (q, k, v, g, dq, dk, dv, dtable), heads, width, call, *further)
+        return dq, dk, dv, dtable.to(call.relative.dtype) if trained else None, None
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, scale: float, p: float, site: int, relative: Tensor | None
 ) -> Tensor:
     """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores."""
-    return _Attention.apply(q, k, v, _Call(relative, scale, p, site, layout))
+    held = None if relative is None else relative.detach()
+    return _Attention.apply(q, k, v, relative, _Call(held, scale, p, site, layout))

@@ -126,7 +126,7 @@ class Floor:
 
     def _records(self, job: Job) -> bool:
         """Whether the job's passes can be recorded."""
-        if self.encoder.device.type != "cuda" or runs_alone(job.method) or prefix_layer(job, self.encoder.shape):
+        if self.encoder.device.type != "cuda" or job.method.cached or prefix_layer(job, self.encoder.shape):
             return False
         from intarsia.train.recorded import can_record
 

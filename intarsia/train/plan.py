@@ -13,7 +13,7 @@ from intarsia.kernels import Layout
 from intarsia.train.tokens import Tokens
 
 RING = 4  # passes that may be under way before the host waits
-SMALLEST = 256  # tokens
+SMALLEST, STEP = 256, 128  # tokens of a pass, and between the sizes of small ones
 
 
 class Share(NamedTuple):
@@ -29,9 +29,9 @@ def aligned(size: int, align: int) -> int:
     return -(-size // align) * align
 
 
-def fixed_size(tokens: int, align: int) -> int:
+def fixed_size(tokens: int) -> int:
     """The smallest size of a pass that holds so many tokens: few sizes, and none more than a sixteenth too large."""
-    step = max(SMALLEST // 2, align)
+    step = STEP
     while step * 32 < tokens:
         step *= 2
     return max(SMALLEST, aligned(tokens, step))

@@ -1,5 +1,7 @@
 """Steps of many runs of one shape as passes of fixed shape, recorded once (a CUDA graph) and replayed.
 
+Full and top-layer fine-tuning have weights of their own in place of the base's: a stack of one slot.
+
 All runs of a stack that have a batch take their step in one pass: its tokens and tables are copied to fixed addresses,
 the recorded kernels run (the frozen base in its own precision, each slot's tensors by grouped products, the losses, the
 gradients, the optimizer over all slots), and the losses come back when they are ready. The host prepares the next pass
@@ -9,7 +11,6 @@ meanwhile.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from intarsia.methods import Bottleneck, Method, to_dict
 from intarsia.tasks.heads import Head
 from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
+from intarsia.train.passes import Pass, Passes
 from intarsia.train.plan import Share, Tables, aligned, fixed_size
 from intarsia.train.run import Run, head_specs
 from intarsia.train.stack import Stack
@@ -45,6 +47,8 @@ EVALUATION = 16384  # tokens of a pass that only answers
 def can_record(job: Job, encoder: Encoder) -> bool:
     """Whether passes of this job can be recorded; the others are taken one by one, with the same results."""
     method, shape = job.method, encoder.shape
+    if method.changes_base and not (method.whole and job.pooling != "pooler"):
+        return False
     return (
         available()
         and job.data.kind in KINDS  # heads that read every token are not in the passes
@@ -80,6 +84,8 @@ def padded(method: Method) -> Method:
 
 
 def _outputs(job: Job) -> int:
+    if job.method.changes_base:  # alone in its stack
+        return 1 if job.data.kind == "score" else len(job.data.labels)
     return max(SMALL_HEAD, 1 << (max(1, len(job.data.labels)) - 1).bit_length())
 
 
@@ -93,15 +99,19 @@ class Recorded:
         head = Head(_outputs(job), job.pooling)
         specs = {f"method.{k}": v for k, v in self.method.tensors(shape).items()} | head_specs(job, head, shape)
         size = sum(spec.size for spec in specs.values())
-        self.stack = Stack(specs, _slots(seats, size, encoder), job.settings.adam, encoder, low=True)
+        slots = 1 if self.method.changes_base else _slots(seats, size, encoder)
+        self.stack = Stack(specs, slots, job.settings.adam, encoder, low=True)
         self.each, self.outputs = job.settings.batch_size, _outputs(job)
         self.heads = HeadLosses(self.stack, encoder, job.pooling, self.each, self.outputs)
         self.low = self.stack.slots.views(self.stack.low)
+        self.leaves = self.stack.leaves
+        if self.method.changes_base:  # nothing but its own weights is computed with
+            own = {k: v.detach().requires_grad_() for k, v in self.low.items() if k.startswith("method.")}
+            self.leaves = self.leaves | own
         self.places = self.method.places(shape)
-        self.passes: dict[tuple[int, bool], _Pass] = {}
+        self.passes = Passes()
         self.longest, self.align = ALIGN, 0
         self.most = 2 * tokens_a_pass(encoder)
-        self.pool: Any = None
         self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
 
     def accepts(self, job: Job) -> bool:
@@ -165,40 +175,44 @@ class Recorded:
                     at += len(rows)
         return out
 
-    def _pass(self, shares: Sequence[Share], *, training: bool) -> _Pass:
-        longest = max(int(share.tokens.lengths[share.rows].max()) for share in shares)
+    def _pass(self, shares: Sequence[Share], *, training: bool) -> Pass:
+        longest = max(share.tokens.longest for share in shares)
         own = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
         if longest > self.longest or not self.align:
             self.align = self.align or (WIDE_ALIGN if sum(own) >= MANY * len(own) else ALIGN)
             self.longest = max(self.align, 1 << (longest - 1).bit_length())
             self.passes.clear()
-            self.pool = None  # gone with the last of its passes
-        size = fixed_size(sum(aligned(tokens, self.align) for tokens in own), self.align)
-        if (size, training) not in self.passes:
-            self.passes[size, training] = self._record(size, training)
-        return self.passes[size, training]
+        size = fixed_size(sum(aligned(tokens, self.align) for tokens in own))
+        return self.passes.fitting(size, training, self._train_in if training else self._answer_in)
 
-    def _record(self, size: int, training: bool) -> _Pass:
-        slots = self.stack.slots.capacity
-        rows, each = (slots * self.each, self.each) if training else (size // 2, None)
-        tables = Tables(size, slots, rows, each, self.align, self.longest, self.encoder.device)
-        body = self._train if training else self._answer
-        found = _Pass(tables, lambda: body(tables), self.pool)
-        self.pool = self.pool or found.pool
-        return found
+    def _train_in(self, size: int) -> tuple[Tables, Callable[[], Any]]:
+        tables = self._tables(size, self.stack.slots.capacity * self.each, self.each)
+        return tables, lambda: self._train(tables)
+
+    def _answer_in(self, size: int) -> tuple[Tables, Callable[[], Any]]:
+        tables = self._tables(size, size // 2, None)
+        return tables, lambda: self._answer(tables)
+
+    def _tables(self, size: int, rows: int, each: int | None) -> Tables:
+        return Tables(size, self.stack.slots.capacity, rows, each, self.align, self.longest, self.encoder.device)
 
     def _forward(self, tables: Tables, noise: FixedNoise | None, leaves: dict[str, Tensor]) -> Tensor:
         low = {k.removeprefix("method."): v for k, v in self.low.items() if k.startswith("method.")}
         runs = FixedRuns(tables.layout(), low)
         batch = FixedBatch(tables["ids"], tables["types"], tables["positions"], runs)
         tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
+        training, encoder = noise is not None, self.encoder
+        if self.method.changes_base:
+            own = {name: tensor[0] for name, tensor in tensors.items()}
+            weights = self.method.weights("train", encoder.shape, own, {}, encoder.weights)
+            return encoder.forward(batch, training=training, noise=noise, weights=weights)
         group = Group(self.method, self.places, tensors, 0, (), ())
-        return self.encoder.forward(batch, [group], training=noise is not None, noise=noise)
+        return encoder.forward(batch, [group], training=training, noise=noise)
 
     def _train(self, tables: Tables) -> None:
         from intarsia.kernels import adam
 
-        stack, leaves = self.stack, self.stack.leaves
+        stack, leaves = self.stack, self.leaves
         noise = FixedNoise(tables.layout(), dropout=self.settings.dropout)
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
@@ -216,45 +230,8 @@ class Recorded:
     def _answer(self, tables: Tables) -> Tensor:
         from intarsia.kernels import rows
 
-        states = self._forward(tables, None, {k: v.detach() for k, v in self.stack.leaves.items()})
+        states = self._forward(tables, None, {k: v.detach() for k, v in self.leaves.items()})
         return rows.pool(states, tables.rows, self.pooling == "mean", tables.layout())
-
-
-class _Pass:
-    """One recorded pass. Where there is nothing to record with (no GPU), it is simply run."""
-
-    def __init__(self, tables: Tables, body: Callable[[], Any], pool: Any) -> None:
-        self.tables, self.body = tables, body
-        self.graph: Any = None
-        self.pool = pool
-        self.result: Any = None
-        if tables.on_device.device.type == "cuda":
-            self._record()
-
-    def _record(self) -> None:
-        """Run twice with tables that move nothing, then record."""
-        self.tables.fill([])
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            for _ in range(2):
-                self.body()
-        torch.cuda.current_stream().wait_stream(beside)
-        self.graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        gc.disable()  # an old pass that is collected while a new one is recorded would spoil it
-        try:
-            with torch.cuda.graph(self.graph, pool=self.pool):
-                self.result = self.body()
-        finally:
-            gc.enable()
-        self.pool = self.pool or self.graph.pool()
-
-    def run(self) -> Any:
-        if self.graph is None:
-            return self.body()
-        self.graph.replay()
-        return self.result
 
 
 def tokens_a_pass(encoder: Encoder) -> int:

@@ -51,12 +51,14 @@ class Stack:
         key = (seed, tuple((name, spec.shape) for name, spec in specs.items()))
         if given or key not in self.starts:
             drawn = start({k: v for k, v in specs.items() if k not in given}, encoder, seed) | dict(given)
-            row = torch.cat([drawn[name].reshape(1, -1) for name in specs], 1) if specs else torch.empty(1, 0)
+            device = self.slots.buffer.device
+            parts = [drawn[name].to(device).reshape(1, -1) for name in specs]
+            row = torch.cat(parts, 1) if specs else torch.empty(1, 0, device=device)
             if given or self.slots.capacity == 1:
                 return row
             while len(self.starts) >= STARTS:
                 self.starts.pop(next(iter(self.starts)))
-            self.starts[key] = row.to(self.slots.buffer.device)
+            self.starts[key] = row
         return self.starts[key]
 
     def index(self, specs: Mapping[str, Spec]) -> Tensor | None:

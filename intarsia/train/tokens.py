@@ -22,6 +22,7 @@ class Tokens:
         segments: Sequence[Segment] = inputs.segments
         self.segments = segments
         self.lengths = np.array([len(s.ids) for s in segments], np.int64)
+        self.longest = int(self.lengths.max(initial=0))
 
     @cached_property
     def offsets(self) -> np.ndarray:

@@ -185,7 +185,7 @@ def test_attention(dtype, relative):
     layout, _ = make_layout()
     heads, width = 3, 16
     q, k, v = (draw(layout.tokens, heads, width, dtype=dtype, seed=i) for i in range(3))
-    table = draw(heads, 2 * 40 - 1, grad=False) if relative else None
+    table = draw(heads, 2 * 40 - 1) if relative else None
     ours = attention.attention(q, k, v, layout, scale=0.25, p=0.0, site=0, relative=table)
     pieces = []
     for start, n in zip(layout.row_start.tolist(), layout.row_length.tolist(), strict=True):
@@ -198,7 +198,7 @@ def test_attention(dtype, relative):
     index = torch.cat([torch.arange(s, s + n) for s, n, _ in pieces]).to(DEVICE)
     theirs = torch.zeros(layout.tokens, heads, width, device=DEVICE)
     theirs = theirs.index_copy(0, index, torch.cat([p for _, _, p in pieces])).to(dtype)
-    compare(layout, ours, theirs, (q, k, v), dtype)
+    compare(layout, ours, theirs, (q, k, v) if table is None else (q, k, v, table), dtype)
 
 
 def test_attention_dropout():

@@ -16,8 +16,9 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from families import opinions, save_tiny, tiny_with_words  # noqa: E402
+from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
 
+from intarsia.encoder.load import Encoder  # noqa: E402
 from intarsia.methods import (  # noqa: E402
     IA3,
     PAL,
@@ -28,6 +29,7 @@ from intarsia.methods import (  # noqa: E402
     Full,
     LayerNorms,
     LoRA,
+    LotteryTicket,
     Method,
     Pfeiffer,
     Prefix,
@@ -104,6 +106,31 @@ def test_adapters_of_other_sizes_share_a_stack() -> None:
         assert int((whole != 0).sum()) <= other.tensors()["now"].numel()  # the padding is still 0
         found, expected = run.result().tensors, other.result().tensors
         assert all(found[k].shape == expected[k].shape for k in expected)
+
+
+def tiny_mpnet() -> Encoder:
+    return Encoder(plain_model("mpnet"), tiny_tokenizer(pad=1), name="tiny")
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("method", [Full(), TopLayers(1)], ids=str)
+def test_fine_tuning_learns_what_it_learns_elsewhere(family: str, method: Method) -> None:
+    """MPNet's relative positions too, which are trained by full fine-tuning alone."""
+    encoder = (tiny_with_words() if family == "bert" else tiny_mpnet()).to(DEVICE)
+    held = {name: weight.clone() for name, weight in encoder.weights.items()}
+    jobs = [job(i, method) for i in range(2)]
+    recorded = Recorded(jobs[0], encoder, 4)
+    assert recorded.stack.slots.capacity == 1 and not recorded.accepts(jobs[1])  # it has another number of labels
+    run, alone = Run(jobs[0], encoder, stack=recorded.stack), Run(jobs[0], encoder)
+    for rows in ([0, 1, 2, 3], [4, 5]):
+        recorded.step([(run, rows)])
+        expected = step_together([(alone, rows)])[0]
+        assert list(recorded.losses(wait=True))[-1][1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    for name, ours in run.tensors().items():
+        theirs = alone.tensors()[name]
+        assert float((ours - theirs).abs().max()) <= 3e-3 * max(1e-3, float(theirs.abs().max())), name
+    assert np.allclose(recorded.predict([run], "dev")[0], predict(alone, "dev"), atol=1e-3)
+    assert all(torch.equal(weight, held[name]) for name, weight in encoder.weights.items())
 
 
 @pytest.mark.parametrize("pooling", ["cls", "trained-pooler", "pooler"])
@@ -217,3 +244,5 @@ def test_what_cannot_be_recorded_is_known() -> None:
     assert can_record(job(0, Bottleneck(4)), encoder)
     assert not can_record(job(0, Bottleneck(4, inner_norm="batch")), encoder)
     assert not can_record(job(0, Bottleneck(4), max_length=512), encoder)
+    assert can_record(job(0, Full()), encoder) and not can_record(job(0, Full(), pooling="pooler"), encoder)
+    assert not can_record(job(0, LotteryTicket()), encoder)

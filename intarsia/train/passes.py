@@ -1,0 +1,95 @@
+"""Passes of fixed shape, recorded (as CUDA graphs) and replayed; and which sizes of them are worth recording.
+
+Recording takes some tenths of a second, a replay milliseconds. So a pass that is too large serves too, until what that
+has cost would have paid for one that fits: never more than twice what the best choice would have cost.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from intarsia.train.plan import Tables, fixed_size
+
+
+class Pass:
+    """One pass. Where there is nothing to record with (no GPU), it is simply run."""
+
+    def __init__(self, tables: Tables, body: Callable[[], Any], pool: Any, *, known: bool) -> None:
+        """`known`: its kernels have run before, in a pass of another size."""
+        self.tables, self.body, self.pool = tables, body, pool
+        self.graph: Any = None
+        self.result: Any = None
+        self.cost = self.seconds = 0.0  # of recording it, and of a replay
+        if tables.on_device.device.type == "cuda":
+            self._record(known)
+
+    def _record(self, known: bool) -> None:
+        """With tables that move nothing. Kernels that have never run are compiled and loaded by a run before."""
+        self.tables.fill([])
+        if not known:
+            gc.collect()
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                self.body()
+            torch.cuda.current_stream().wait_stream(beside)
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        self.graph = torch.cuda.CUDAGraph()
+        gc.disable()  # an old pass that is collected while a new one is recorded would spoil it
+        try:
+            with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="relaxed"):
+                self.result = self.body()
+        finally:
+            gc.enable()
+        self.pool = self.pool or self.graph.pool()
+        self.cost = time.perf_counter() - began
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        self.graph.replay()
+        last.record()
+        last.synchronize()
+        self.seconds = first.elapsed_time(last) / 1000
+
+    def run(self) -> Any:
+        if self.graph is None:
+            return self.body()
+        self.graph.replay()
+        return self.result
+
+
+class Passes:
+    """Passes that share memory: a kind of them for training, one for answers, each in several sizes."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, bool], Pass] = {}
+        self.wasted: defaultdict[tuple[int, bool], float] = defaultdict(float)  # seconds, for want of this size
+        self.pool: Any = None
+
+    def clear(self) -> None:
+        self.known.clear()
+        self.pool = None  # gone with the last of its passes
+
+    def fitting(self, size: int, training: bool, make: Callable[[int], tuple[Tables, Callable[[], Any]]]) -> Pass:
+        """A pass for so many tokens, recorded now if none serves; `make` gives the tables and body of a new one."""
+        key = (size, training)
+        if key in self.known:
+            return self.known[key]
+        alike = [one for (_, kind), one in self.known.items() if kind == training]
+        large = min((one for one in alike if one.tables.size >= size), key=lambda one: one.tables.size, default=None)
+        if large is not None:
+            self.wasted[key] += large.seconds * (1 - size / large.tables.size)
+            if self.wasted[key] <= large.cost:
+                return large
+        else:
+            size = fixed_size(size + size // 8)  # others will come that are a little larger
+        tables, body = make(size)
+        found = self.known[size, training] = Pass(tables, body, self.pool, known=bool(alike))
+        self.pool = self.pool or found.pool
+        return found
