@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from intarsia.train.plan import Tables, fixed_size
+from intarsia.train.plan import STEP, Tables, aligned
 
 
 class Pass:
@@ -90,18 +90,32 @@ class Passes:
 
     def fitting(self, size: int, training: bool, make: Callable[[int], tuple[Tables, Callable[[], Any]]]) -> Pass:
         """A pass for so many tokens, recorded now if none serves; `make` gives the tables and body of a new one."""
-        key = (size, training)
-        if key in self.known:
-            return self.known[key]
+        if (size, training) in self.known:
+            return self.known[size, training]
         alike = [one for (_, kind), one in self.known.items() if kind == training]
         large = min((one for one in alike if one.tables.size >= size), key=lambda one: one.tables.size, default=None)
+        wanted = rung(size)
         if large is not None:
-            self.wasted[key] += large.seconds * (1 - size / large.tables.size)
-            if self.wasted[key] <= large.cost:
+            found = self._worth(size, training, large)
+            if found is None:
                 return large
-        else:
-            size = fixed_size(size + size // 8)  # others will come that are a little larger
-        tables, body = make(size)
-        found = self.known[size, training] = Pass(tables, body, self.pool, known=bool(alike))
-        self.pool = self.pool or found.pool
-        return found
+            wanted = found
+        tables, body = make(wanted)
+        new = self.known[wanted, training] = Pass(tables, body, self.pool, known=bool(alike))
+        self.pool = self.pool or new.pool
+        return new
+
+    def _worth(self, size: int, training: bool, large: Pass) -> int | None:
+        """The size whose lack has cost as much as recording it would: this one, or one that serves others too."""
+        for one in (rung(size), size):
+            if one < large.tables.size:
+                self.wasted[one, training] += large.seconds * (1 - one / large.tables.size)
+                if self.wasted[one, training] > large.cost:
+                    return one
+        return None
+
+
+def rung(size: int) -> int:
+    """The next of few sizes, four to an octave."""
+    step = max(STEP, (1 << (size.bit_length() - 1)) // 4)
+    return aligned(size, step)

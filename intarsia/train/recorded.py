@@ -119,17 +119,14 @@ class Recorded:
 
     def step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
         """One optimizer step of each run on its own rows; in several passes where one would be too large."""
+        own = [int(run.tokens["train"].lengths[np.asarray(rows)].sum()) for run, rows in pairs]
+        parts = -(-sum(own) // self.most)
+        ends = np.minimum(np.cumsum(own) * parts // max(1, sum(own) + 1), parts - 1)  # parts of about one size
         with self._on_device():
-            part: list[tuple[Run, Sequence[int]]] = []
-            tokens = 0
-            for run, rows in pairs:
-                own = int(run.tokens["train"].lengths[np.asarray(rows)].sum())
-                if part and tokens + own > self.most:
-                    self._step(part)
-                    part, tokens = [], 0
-                part.append((run, rows))
-                tokens += own
-            self._step(part)
+            for part in range(parts):
+                some = [pair for pair, end in zip(pairs, ends, strict=True) if end == part]
+                if some:
+                    self._step(some)
 
     def _on_device(self) -> AbstractContextManager[Any]:
         device = self.encoder.device
