@@ -9,8 +9,8 @@ from torch import Tensor
 
 @triton.jit
 def _adam(
-    parameters, low, gradient, first, second, decay, factors, rates, norms, active, count, beta1, beta2, eps, clip,
-    FACTORS: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
+    parameters, low, gradient, first, second, decay, factors, rates, corrections, norms, active, count,
+    beta1, beta2, eps, clip, FACTORS: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     slot = tl.program_id(0)
     if tl.load(active + slot) != 0:
@@ -21,7 +21,8 @@ def _adam(
         m = tl.load(first + place, mask=inside, other=0.0) * beta1 + g * (1.0 - beta1)
         v = tl.load(second + place, mask=inside, other=0.0) * beta2 + g * g * (1.0 - beta2)
         p = tl.load(parameters + place, mask=inside, other=0.0)
-        update = m / (tl.sqrt(v) + eps) + p * tl.load(decay + at, mask=inside, other=0.0)
+        root = tl.sqrt(v) * tl.load(corrections + 2 * slot + 1)
+        update = m * tl.load(corrections + 2 * slot) / (root + eps) + p * tl.load(decay + at, mask=inside, other=0.0)
         if FACTORS:
             update *= tl.load(factors + at, mask=inside, other=0.0)
         p -= tl.load(rates + slot) * update
@@ -41,6 +42,7 @@ def step(
     decay: Tensor,  # [count]
     factors: Tensor | None,
     rates: Tensor,  # [slots]
+    corrections: Tensor,  # [slots, 2] of the means
     norms: Tensor,  # [slots] of the gradient
     active: Tensor,  # [slots] int32
     *,
@@ -51,6 +53,6 @@ def step(
     slots, count = parameters.shape
     _adam[(slots, triton.cdiv(count, 2048))](
         parameters, parameters if low is None else low, gradient, first, second, decay,
-        decay if factors is None else factors, rates, norms, active, count, *betas, eps, clip,
+        decay if factors is None else factors, rates, corrections, norms, active, count, *betas, eps, clip,
         factors is not None, low is not None, 2048, num_warps=8,
     )  # fmt: skip

@@ -28,7 +28,10 @@ class HeadLosses:
         slots, device = stack.slots.capacity, encoder.device
         self.slots = slots
         pinned = device.type == "cuda"
-        lengths = {"rates": slots, "kinds": slots, "outputs": slots, "targets": slots * each * outputs}
+        lengths = {
+            "rates": slots, "corrections": 2 * slots, "kinds": slots, "outputs": slots,
+            "targets": slots * each * outputs,
+        }  # fmt: skip
         total = sum(lengths.values())
         self.on_device = torch.zeros(total, device=device)
         self.on_host = [torch.zeros(total, pin_memory=pinned) for _ in range(RING)]
@@ -46,11 +49,7 @@ class HeadLosses:
     def __getitem__(self, name: str) -> Tensor:
         return self.on_device[self.places[name]]
 
-    @property
-    def rates(self) -> Tensor:
-        return self["rates"]
-
-    def fill(self, steps: Sequence[tuple[Run, np.ndarray, float]]) -> None:
+    def fill(self, steps: Sequence[tuple[Run, np.ndarray]]) -> None:
         """What each run's rows ask for, and its learning rate."""
         self.turn = (self.turn + 1) % RING
         if self.copied:
@@ -58,8 +57,9 @@ class HeadLosses:
         host = self.on_host[self.turn]
         t = {name: host.numpy()[place] for name, place in self.places.items()}
         targets = t["targets"].reshape(self.slots, self.each, self.outputs)
-        for run, rows, rate in steps:
-            t["rates"][run.slot], t["kinds"][run.slot] = rate, KINDS[run.answers.kind]
+        for run, rows in steps:
+            t["rates"][run.slot], t["kinds"][run.slot] = run.rate(), KINDS[run.answers.kind]
+            t["corrections"][2 * run.slot : 2 * run.slot + 2] = run.corrections()
             t["outputs"][run.slot] = run.answers.outputs
             own = targets[run.slot]
             own.fill(0.0)

@@ -34,8 +34,9 @@ class Settings:
     def for_method(cls, method: Method, **given: Any) -> Settings:
         """The method's own recipe, with what is given (and is not None) in its place."""
         chosen = {**method.recipe, **{k: v for k, v in given.items() if v is not None}}
-        if "eps" in chosen:
-            chosen["adam"] = AdamSettings(eps=chosen.pop("eps"))
+        own = {k: chosen.pop(k) for k in ("eps", "bias_correction") if k in chosen}
+        if own:
+            chosen["adam"] = AdamSettings(**own)
         return cls(**chosen)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """AdamW as the adapters' authors ran it, over all slots at once.
 
-No bias correction, eps outside the root, decoupled decay on matrices only, the gradient clipped by each slot's own
-global norm. Everything is a sweep over the flat buffer [slots, parameters]; each slot has a learning rate of its own.
+No bias correction unless asked for, eps outside the root, decoupled decay on matrices only, the gradient clipped by
+each slot's own global norm. Everything is a sweep over the flat buffer [slots, parameters]; each slot has a learning
+rate of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,13 @@ class AdamSettings:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
+    bias_correction: bool = False  # of both means, which start at 0; without it early steps are up to 6 times as large
+
+    def corrections(self, step: int) -> tuple[float, float]:
+        """What the first mean and the root of the second are multiplied by in a step, counted from 0."""
+        if not self.bias_correction:
+            return 1.0, 1.0
+        return 1.0 / (1.0 - self.beta1 ** (step + 1)), (1.0 - self.beta2 ** (step + 1)) ** -0.5
 
 
 class Adam:
@@ -33,14 +41,15 @@ class Adam:
         self.second = torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, rates: Tensor) -> None:
+    def step(self, gradient: Tensor, rates: Tensor, corrections: tuple[float, float] = (1.0, 1.0)) -> None:
         """One step with each slot's own learning rate [slots]; the gradient is used up."""
         s = self.settings
         norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # [slots, 1]
         gradient.mul_(s.clip / norms.clamp_min(s.clip))
         self.first.mul_(s.beta1).add_(gradient, alpha=1 - s.beta1)
         self.second.mul_(s.beta2).addcmul_(gradient, gradient, value=1 - s.beta2)
-        update = self.second.sqrt().add_(s.eps).reciprocal_().mul_(self.first)
+        update = self.second.sqrt().mul_(corrections[1]).add_(s.eps).reciprocal_().mul_(self.first)
+        update.mul_(corrections[0])
         update.addcmul_(self.parameters, self.decay)
         if self.factors is not None:
             update.mul_(self.factors)

@@ -136,7 +136,7 @@ class Recorded:
         shares = [Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run)) for run, rows in pairs]
         found = self._pass(shares, training=True)
         found.tables.fill(shares)
-        self.heads.fill([(run, share.rows, run.rate()) for (run, _), share in zip(pairs, shares, strict=True)])
+        self.heads.fill([(run, share.rows) for (run, _), share in zip(pairs, shares, strict=True)])
         found.run()
         losses, ready = self.heads.fetch()
         self.pending.append((ready, losses, [(run, run.slot) for run, _ in pairs]))
@@ -219,7 +219,8 @@ class Recorded:
         norms = torch.linalg.vector_norm(gradient, dim=1)
         adam.step(
             stack.slots.buffer, None if stack.low is stack.slots.buffer else stack.low, gradient, stack.adam.first,
-            stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads.rates, norms, tables["active"],
+            stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads["rates"],
+            self.heads["corrections"], norms, tables["active"],
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip
 

@@ -195,7 +195,8 @@ class Run:
         """The optimizer's step with the gradient [1, parameters] of a batch, in a slot of its own."""
         if not math.isfinite(loss):
             raise self.diverged(loss)
-        self.adam.step(gradient, torch.tensor([self.rate()], device=gradient.device, dtype=gradient.dtype))
+        rates = torch.tensor([self.rate()], device=gradient.device, dtype=gradient.dtype)
+        self.adam.step(gradient, rates, self.corrections())
         self.advance(rows)
 
     def rate(self) -> float:
@@ -203,6 +204,10 @@ class Run:
         s, state = self.job.settings, self.state
         steps = self.steps_an_epoch * self.epochs[state.phase]
         return linear_rate(state.step - state.phase_step, steps, s.learning_rate * self.phase.rate, s.warmup)
+
+    def corrections(self) -> tuple[float, float]:
+        """Of the optimizer's means in the step that comes."""
+        return self.job.settings.adam.corrections(self.state.step - self.state.phase_step)
 
     def advance(self, rows: Sequence[int]) -> None:
         """Note a step on these rows."""

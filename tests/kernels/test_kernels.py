@@ -224,8 +224,9 @@ def test_attention_dropout():
     torch.testing.assert_close(dv[start : start + n, :, :n], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_adam():
-    settings = AdamSettings()
+@pytest.mark.parametrize("corrected", [False, True])
+def test_adam(corrected):
+    settings = AdamSettings(bias_correction=corrected)
     parameters, decay = draw(3, 5000, grad=False), (draw(5000, grad=False) > 0).float()
     factors = 1 + (draw(5000, grad=False, seed=2) > 0).float()
     ours, theirs = parameters.clone(), parameters.clone()
@@ -236,11 +237,13 @@ def test_adam():
         gradient = draw(3, 5000, grad=False, seed=10 + i) * torch.tensor([[1.0], [1e-4], [1.0]], device=DEVICE)
         rates = torch.tensor([1e-2, 1e-3, 1.0], device=DEVICE)
         norms = torch.linalg.vector_norm(gradient, dim=1)
+        both = settings.corrections(i)
         adam.step(
-            ours, low, gradient, first, second, reference.decay, factors, rates, norms, ints([1, 1, 0]),
+            ours, low, gradient, first, second, reference.decay, factors, rates,
+            torch.tensor([both] * 3, device=DEVICE), norms, ints([1, 1, 0]),
             betas=(settings.beta1, settings.beta2), eps=settings.eps, clip=settings.clip,
         )  # fmt: skip
-        reference.step(gradient.clone(), rates)
+        reference.step(gradient.clone(), rates, both)
     torch.testing.assert_close(ours[:2], theirs[:2], rtol=1e-5, atol=1e-5)
     assert torch.equal(ours[2], parameters[2]) and not first[2].any()
     torch.testing.assert_close(low.float(), ours, rtol=1e-2, atol=0)

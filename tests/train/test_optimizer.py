@@ -26,6 +26,21 @@ def test_a_step_is_the_authors_formula() -> None:
     assert torch.allclose(parameters, expected, atol=1e-14)
 
 
+def test_with_bias_correction_a_step_is_that_of_pytorch() -> None:
+    torch.manual_seed(0)
+    start = torch.randn(1, 6, dtype=torch.float64)
+    settings = AdamSettings(weight_decay=0.1, clip=1e9, bias_correction=True)
+    parameters, theirs = start.clone(), start.clone().requires_grad_()
+    ours = Adam(parameters, torch.ones(6, dtype=torch.float64), settings)
+    plain = torch.optim.AdamW([theirs], lr=0.01, eps=1e-6, weight_decay=0.1)
+    for step in range(5):
+        theirs.grad = torch.randn(1, 6, dtype=torch.float64)
+        ours.step(theirs.grad.clone(), torch.tensor([0.01], dtype=torch.float64), settings.corrections(step))
+        plain.step()
+        assert torch.allclose(parameters, theirs, rtol=1e-3 * 0.5**step)  # theirs decays before the step, ours with it
+    assert AdamSettings().corrections(0) == (1.0, 1.0)
+
+
 def test_slots_are_clipped_and_stepped_on_their_own() -> None:
     torch.manual_seed(0)
     start, g = torch.randn(3, 5), torch.tensor([[100.0], [0.01], [float("nan")]]) * torch.randn(3, 5)
