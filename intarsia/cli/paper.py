@@ -38,6 +38,14 @@ TasksOption = Annotated[
         show_default="all",
     ),
 ]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        help="Train only these groups of runs now, such as [cyan]full,adapters[/]; the table shows all that is stored.",
+        show_default="all",
+    ),
+]
 GridOption = Annotated[str, typer.Option("--grid", help="What is tried: paper, small or tiny.")]
 SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Seeds 0, 1, 2 …", show_default="the grid's")]
 SamplesOption = Annotated[
@@ -70,12 +78,17 @@ def _paper(
     console.say(f"written: {write(Store(results, encoder, limit=limit))}")
 
 
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
 def _command(name: str, help: str) -> None:
     """All experiments take the same options."""
 
     def command(
         encoder: EncoderOption = "minilm",
         tasks: TasksOption = None,
+        only: OnlyOption = None,
         grid: GridOption = "small",
         seeds: SeedsOption = None,
         data: FolderOption = None,
@@ -92,12 +105,13 @@ def _command(name: str, help: str) -> None:
         import shlex
 
         from intarsia import console
-        from intarsia.lab.paper import EXPERIMENTS, draw, run, task_names
+        from intarsia.lab.paper import EXPERIMENTS, draw, group_names, run, task_names
         from intarsia.lab.paper.plan import Asked
         from intarsia.lab.paper.runs import Store
 
-        chosen = task_names(EXPERIMENTS[name], [t.strip() for t in (tasks or "").split(",") if t.strip()])
+        chosen = task_names(EXPERIMENTS[name], _listed(tasks))
         asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length)  # type: ignore[arg-type]
+        groups = group_names(EXPERIMENTS[name], asked, _listed(only))
         store = Store(results, encoder, limit=limit)
         if draw_only:
             made = draw(name, asked, store)
@@ -107,7 +121,7 @@ def _command(name: str, help: str) -> None:
             base = Encoder.load(encoder, device=device, precision=precision)
             line = shlex.join(["intarsia", *sys.argv[1:]])
             try:
-                made = run(name, asked, base, store, data=data, together=together, command=line)
+                made = run(name, asked, base, store, only=groups, data=data, together=together, command=line)
             except KeyboardInterrupt:
                 console.err.print("Interrupted. The same command goes on from the last stored step.")
                 raise typer.Exit(130) from None

@@ -6,11 +6,9 @@ in EXPERIMENTS.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
@@ -55,33 +53,45 @@ def task_names(experiment: Experiment, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def group_names(experiment: Experiment, asked: Asked, given: Sequence[str]) -> tuple[str, ...]:
+    """The groups of runs that were named, else all that the experiment has."""
+    known = tuple(dict.fromkeys(one.group for one in experiment.plan(asked, 1)))  # the same at any depth
+    for group in given:
+        if group not in known:
+            raise IntarsiaError(
+                f"`intarsia paper {experiment.name}` has no group {group!r}. Expected of --only some of: "
+                f"{', '.join(known)}."
+            )
+    return tuple(dict.fromkeys(given)) or known
+
+
 def run(
     name: str,
     asked: Asked,
     encoder: Encoder,
     store: Store,
     *,
+    only: Sequence[str] = (),
     data: str | Path | None = None,
     together: int | None = None,
     command: str | None = None,
     quiet: bool = False,
 ) -> Drawn:
-    """Train what is missing of an experiment, note what was asked for, and draw it."""
+    """Train what is missing of an experiment, or of some groups of it, and draw all of it that is stored."""
     from intarsia.lab.paper.running import Running, load_tasks
 
     experiment = EXPERIMENTS[name]
-    planned = experiment.plan(asked, encoder.shape.layers)
-    loaded, notes = load_tasks([one.task for one in planned], asked, data)
+    groups = group_names(experiment, asked, only)
+    planned = [one for one in experiment.plan(asked, encoder.shape.layers) if one.group in groups]
+    loaded, absent = load_tasks([one.task for one in planned], asked, data)
     if not loaded:
-        raise IntarsiaError(f"nothing to learn from: {' '.join(notes)} The data folder is that of --data.")
+        raise IntarsiaError(f"nothing to learn from: {' '.join(absent.values())} The data folder is that of --data.")
     store.of(encoder)
-    Running(name, planned, asked, encoder, store, loaded).run(together, quiet=quiet)
-    noted: dict[str, Any] = {
-        "asked": dataclasses.asdict(asked), "left_out": notes, "command": command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
-    store.write_asked(name, noted)
-    return draw(name, asked, store, notes)
+    running = Running(planned, asked, encoder, store, loaded)
+    with store.working(name, groups) as work:
+        store.note_asked(name, asked, absent, command)
+        running.run(work, together, quiet=quiet)
+    return draw(name, asked, store, list(absent.values()))
 
 
 def draw(name: str, asked: Asked, store: Store, notes: Sequence[str] = ()) -> Drawn:
@@ -93,12 +103,9 @@ def draw(name: str, asked: Asked, store: Store, notes: Sequence[str] = ()) -> Dr
 
 
 def draw_last(name: str, store: Store) -> Drawn | None:
-    """What was asked for last; None where that was nothing."""
+    """What it was asked for; None where that was nothing."""
     noted = store.read_asked(name)
-    if noted is None:
-        return None
-    asked = Asked(**{**noted["asked"], "tasks": tuple(noted["asked"]["tasks"])})
-    return draw(name, asked, store, noted["left_out"])
+    return None if noted is None else draw(name, noted.asked, store, list(noted.absent.values()))
 
 
 def report(store: Store) -> Path:

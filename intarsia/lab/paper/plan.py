@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from intarsia.errors import IntarsiaError
@@ -100,6 +100,14 @@ class Asked:
             raise IntarsiaError(f"the pooling {self.pooling!r} is not known: expected {', '.join(get_args(Pooling))}.")
         if self.seeds is not None and self.seeds < 1:
             raise IntarsiaError(f"{self.seeds} seeds leave nothing to train; at least 1 was expected.")
+
+    def joined(self, earlier: Asked) -> Asked:
+        """This and what was asked for before: the tasks, seeds and samples of both, where the rest is the same."""
+        if any(getattr(self, what) != getattr(earlier, what) for what in ("grid", "limit", "pooling", "max_length")):
+            return self
+        more = max((self, earlier), key=lambda asked: sum(len(asked.each_seed(task)) for task in self.tasks))
+        tasks = tuple(dict.fromkeys((*earlier.tasks, *self.tasks)))
+        return replace(self, tasks=tasks, seeds=more.seeds, samples=self.samples or earlier.samples)
 
     def values(self, task: str) -> Grid:
         return GRIDS[self.grid][task.partition("/")[0]]

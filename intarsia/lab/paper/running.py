@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,30 +44,32 @@ class Loaded:
         return [name for name in wanted if name == "spans" or name in self.extras]
 
 
-def load_tasks(tasks: Sequence[str], asked: Asked, folder: str | Path | None) -> tuple[dict[str, Loaded], list[str]]:
+def load_tasks(
+    tasks: Sequence[str], asked: Asked, folder: str | Path | None
+) -> tuple[dict[str, Loaded], dict[str, str]]:
     """The tasks that are here, and why others are left out."""
     found: dict[str, Loaded] = {}
-    notes: list[str] = []
+    absent: dict[str, str] = {}
     place = data_folder(folder)
     for task in dict.fromkeys(tasks):
         here = status(find(task), place)
         if here.state == "missing":
-            notes.append(f"{names.official(task)} is not in the data folder and is left out.")
+            absent[task] = f"{names.official(task)} is not in the data folder and is left out."
         elif here.state == "partial" and not asked.samples:
-            notes.append(f"{names.official(task)} is not whole here and is left out; --samples takes the sample.")
+            absent[task] = f"{names.official(task)} is not whole here and is left out; --samples takes the sample."
         else:
             try:
                 data = load(task, place, partial=asked.samples, limit=asked.limit)
             except DataError as error:
                 if here.state == "whole":
                     raise
-                notes.append(f"{names.official(task)}: {error}")
+                absent[task] = f"{names.official(task)}: {error}"
                 continue
             path = here.paths.get("dev_mismatched")
             rows = [row for _, row in read_rows(path)] if path else []
             second = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
             found[task] = Loaded(data, {"mismatched": second} if second else {})
-    return found, notes
+    return found, absent
 
 
 class Running:
@@ -75,28 +77,23 @@ class Running:
 
     def __init__(
         self,
-        name: str,
         planned: Sequence[Planned],
         asked: Asked,
         encoder: Encoder,
         store: Store,
         data: dict[str, Loaded],
     ) -> None:
-        self.name, self.asked, self.encoder, self.store, self.data = name, asked, encoder, store, data
+        self.asked, self.encoder, self.store, self.data = asked, encoder, store, data
         self.planned = self._distinct(one for one in planned if one.task in data)
 
-    def run(self, together: int | None = None, *, quiet: bool = False) -> int:
-        """Train what is missing; how many runs that were."""
+    def run(self, work: Mapping[str, Path], together: int | None = None, *, quiet: bool = False) -> None:
+        """Train what is missing; `work` has a folder for the states of each group's runs."""
         counts = Counter(one.task for one in self.planned)
-        left: list[Planned] = []
-        with self.store.working(self.name) as work, sweep_table(counts, quiet=quiet) as watch:
+        with sweep_table(counts, quiet=quiet) as watch:
             self.watch, self.work = watch or (lambda _: None), work
-            for one in self.planned:
-                if self._known(one) is None:
-                    left.append(one)
+            left = [one for one in self.planned if self._known(one) is None]
             self._tell_stored()
-            waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
-            self.waiting = waiting
+            self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
             train_together(
                 self._jobs(sorted(left, key=self._cost, reverse=True)),
                 self.encoder,
@@ -105,10 +102,8 @@ class Running:
                 done=self._done,
                 state_file=self._state_file,
                 watch=lambda progress: self.watch(Moment(progress=progress)),
-                prefix=PrefixCache(self.encoder, work),
+                prefix=PrefixCache(self.encoder, next(iter(work.values()))),
             )
-            shutil.rmtree(work, ignore_errors=True)
-        return len(left)
 
     def _distinct(self, planned: Iterator[Planned]) -> list[Planned]:
         """Groups may share runs: each once, with all that is to be measured of it."""
@@ -155,9 +150,12 @@ class Running:
         return one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
 
     def _state_file(self, job: Job) -> Path:
-        folder = self.work / job.key(self.encoder.fingerprint)
+        folder = self._folder(job.key(self.encoder.fingerprint))
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "state.safetensors"
+
+    def _folder(self, key: str) -> Path:
+        return self.work[self.waiting[key].group] / key
 
     def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
         key = job.key(self.encoder.fingerprint)
@@ -185,7 +183,7 @@ class Running:
                 extras=self._extras(one, job, result),
             )
         self.store.add(record)
-        shutil.rmtree(self.work / key, ignore_errors=True)
+        shutil.rmtree(self._folder(key), ignore_errors=True)
         self.watch(Moment(point=_point(record)))
 
     def _extras(self, one: Planned, job: Job, result: Trained) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 results/paper/<encoder>/encoder.json     which encoder these are of
 results/paper/<encoder>/runs/*.jsonl     a line a run, written when it ends
-results/paper/<encoder>/<name>.json      what an experiment was asked for last
+results/paper/<encoder>/<name>.json      what an experiment was asked for
 results/paper/<encoder>/figures          as SVG and PNG
 results/paper/<encoder>/work             states of runs under way; not to be kept
 """
@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
-from intarsia.lab.paper.plan import Planned, identity
+from intarsia.lab.paper.plan import Asked, Planned, identity
 
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
@@ -51,6 +53,14 @@ class Record:
     @cached_property
     def identity(self) -> str:
         return identity(self.task, self.method, self.settings, self.pooling)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What an experiment was asked for, and why it went without some of the tasks."""
+
+    asked: Asked
+    absent: Mapping[str, str]  # by task
 
 
 class Store:
@@ -123,29 +133,49 @@ class Store:
             os.fsync(file.fileno())
 
     @contextmanager
-    def working(self, name: str) -> Iterator[Path]:
-        """The folder for the states of an experiment's runs, which no other process may work in."""
+    def working(self, name: str, groups: Iterable[str]) -> Iterator[dict[str, Path]]:
+        """Folders for the states of an experiment's runs, one a group, which no other process may work in.
+
+        They go when all has ended well; after a kill or an error they are there for the next process.
+        """
         from filelock import FileLock, Timeout
 
-        folder = self.folder / "work" / name
-        files.make_folder(folder)
-        lock = FileLock(folder.parent / f"{name}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise IntarsiaError(f"another process runs `intarsia paper {name}` in {self.folder} right now.") from None
-        try:
-            yield folder
-        finally:
-            lock.release()
+        files.make_folder(self.folder / "work")
+        folders = {group: self.folder / "work" / f"{name}-{group}" for group in sorted(groups)}
+        with ExitStack() as held:
+            for group, folder in folders.items():
+                try:
+                    held.enter_context(FileLock(f"{folder}.lock").acquire(timeout=0))
+                except Timeout:
+                    raise IntarsiaError(
+                        f"another process runs `intarsia paper {name}` in {self.folder} right now, and trains its "
+                        f"group {group}. Wait until it has ended, or name other groups with --only."
+                    ) from None
+            for folder in folders.values():
+                files.make_folder(folder)
+            yield folders
+            for folder in folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
 
-    def write_asked(self, name: str, asked: Mapping[str, Any]) -> None:
-        files.make_folder(self.folder)
-        files.replace(self.folder / f"{name}.json", [json.dumps(asked, indent=1, ensure_ascii=False).encode()])
+    def note_asked(self, name: str, asked: Asked, absent: Mapping[str, str], command: str | None) -> None:
+        """Keep what an experiment is asked for, beside what it was asked for before: a report draws all of it."""
+        with self._lock(f"{name}.json"):
+            before = self.read_asked(name) or Noted(asked, {})
+            both = asked.joined(before.asked)
+            others = set(both.tasks) - set(asked.tasks)
+            earlier = {task: why for task, why in before.absent.items() if task in others}
+            noted = {
+                "asked": asdict(both), "absent": {**earlier, **absent}, "command": command,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            }  # fmt: skip
+            files.replace(self.folder / f"{name}.json", [json.dumps(noted, indent=1, ensure_ascii=False).encode()])
 
-    def read_asked(self, name: str) -> dict[str, Any] | None:
+    def read_asked(self, name: str) -> Noted | None:
         path = self.folder / f"{name}.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        if not path.is_file():
+            return None
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        return Noted(Asked(**{**noted["asked"], "tasks": tuple(noted["asked"]["tasks"])}), noted.get("absent", {}))
 
     def _file(self, task: str) -> Path:
         return self.folder / "runs" / f"{task.replace('/', '-')}.jsonl"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import EXPERIMENTS, running
+from intarsia.lab.paper.plan import Asked
 from intarsia.lab.paper.runs import Store
 from intarsia.methods import TopLayers
 from intarsia.train import step as step_module
@@ -50,7 +51,7 @@ def test_a_command_trains_once_and_draws_from_what_is_stored(
     drawn = paper(name, Path("nowhere"), "elsewhere/tiny-bert", results, "--draw-only")
     assert drawn.exit_code == 0 and drawn.stdout == first.stdout
     store = Store(results, tiny_folder)
-    assert not (store.folder / "work" / name).exists() and store.read_asked(name)
+    assert not [path for path in (store.folder / "work").iterdir() if path.is_dir()] and store.read_asked(name)
     for line in first.stdout.splitlines():
         if line.startswith("figures:"):
             for figure in line.removeprefix("figures: ").partition(" (")[0].split(", "):
@@ -132,6 +133,8 @@ def test_after_a_kill_no_run_is_repeated(
     before = runs.read_text()
     ended = {json.loads(line)["key"] for line in before.splitlines()}
     assert ended
+    report = CliRunner().invoke(app, ["paper", "--report", "-e", tiny_folder, "--results", str(tmp_path)])
+    assert report.exit_code == 0  # with what there is by now
     runs.write_text(before + '{"task": "glue/co')  # the kill cut a line short
     crash, already = False, len(taken)
     assert paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--together", "1").exit_code == 0
@@ -167,17 +170,48 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
         (("--tasks", "colla"), "colla"),
         (("--tasks", "squad/v1.1"), "cannot be used here"),
         (("--tasks", "ax"), "cannot be used here"),
+        (("--only", "full,adapter"), "no group 'adapter'. Expected .* full, variable, adapters"),
     ):
         with pytest.raises(IntarsiaError, match=message):
             paper("glue", folder, tiny_folder, tmp_path, *options)
 
 
-def test_one_experiment_runs_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
-    with (
-        Store(tmp_path, tiny_folder).working("init"),
-        pytest.raises(IntarsiaError, match="another process runs `intarsia paper init`"),
-    ):
-        paper("init", folder, tiny_folder, tmp_path)
+def test_a_group_is_trained_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    with Store(tmp_path, tiny_folder).working("glue", ["full", "variable"]):
+        for options in ((), ("--only", "variable,adapters")):
+            with pytest.raises(IntarsiaError, match=r"another process runs .* group (variable|full)"):
+                paper("glue", folder, tiny_folder, tmp_path, *options)
+        assert paper("glue", folder, tiny_folder, tmp_path, "--only", "adapters").exit_code == 0
+
+
+def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cells(out: str, start: str) -> list[str]:
+        return next(line for line in out.splitlines() if line.startswith(start)).split()
+
+    store = Store(tmp_path, tiny_folder)
+    first = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--only", "full").stdout
+    assert {record.method["type"] for record in store.records("glue/cola").values()} == {"full"}
+    assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Only 1 of 5 runs are there" in first
+    assert cells(first, "total, 1 task")[3:7] == ["1.00×", "9×", "–", "–"]
+    second = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "rte,mnli", "--only", "adapters, variable").stdout
+    assert cells(second, "RTE  ")[2] == "–" and "–" not in cells(second, "RTE  ")[4:8]
+    noted = store.read_asked("glue")
+    assert noted and noted.asked.tasks == ("glue/cola", "glue/rte", "glue/mnli") and set(noted.absent) == {"glue/mnli"}
+    no_training(monkeypatch)
+    assert CliRunner().invoke(app, ["paper", "--report", "-e", tiny_folder, "--results", str(tmp_path)]).exit_code == 0
+    html = (store.folder / "report.html").read_text()
+    assert ">CoLA<" in html and ">RTE<" in html and "MNLI-m is not whole here" in html
+
+
+def test_what_was_asked_for_in_turn_is_kept_together() -> None:
+    first = Asked(("glue/cola",), "tiny", seeds=3)
+    assert Asked(("glue/rte",), "tiny", samples=True).joined(first) == Asked(
+        ("glue/cola", "glue/rte"), "tiny", seeds=3, samples=True
+    )
+    other = Asked(("glue/rte",), "small")
+    assert other.joined(first) is other  # another grid has other runs
 
 
 def test_what_another_process_has_finished_is_not_trained_again(
