@@ -14,6 +14,7 @@ from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Planned
 from intarsia.lab.paper.runs import Record
 from intarsia.lab.paper.selection import Results
+from intarsia.tasks.suites.registry import find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,6 +88,10 @@ def short(count: float) -> str:
     return f"{count:.0f}"
 
 
+def percent(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
 def encoder_name(results: Results) -> str:
     return str(results.store.encoder["name"])
 
@@ -97,10 +102,13 @@ def about(results: Results, planned: Sequence[Planned], published: str, *, searc
     records = [record for one in planned if (record := results.record(one)) is not None]
     seeds = sorted({r.settings["seed"] for r in records})
     counted = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    kinds = {find(one.task).kind for one in planned}
+    reads = "every token" if kinds == {"span"} else asked.pooling
+    length = max(one.settings(asked.max_length)["max_length"] for one in planned)
     chosen = "The best setting and the best epoch were" if searched else "The best epoch was"
     notes = [
         f"Measured: {known['name']} ({short(known['parameters'])} parameters, {known['layers']} layers, fingerprint "
-        f"{known['fingerprint'][:12]}), {counted}, head on {asked.pooling}, texts of ≤ {asked.max_length} tokens, "
+        f"{known['fingerprint'][:12]}), {counted}, head on {reads}, texts of ≤ {length} tokens, "
         f"grid {asked.grid}; {_machines(records)}.",
         f"{chosen} chosen on validation. Scores are on test, times 100: means over seeds ± the standard error of the "
         "mean, where there are several seeds.",

@@ -17,3 +17,4 @@ class Experiment:
     tasks: tuple[str, ...]  # unless others are named
     plan: Callable[[Asked, int], list[Planned]]  # for an encoder of so many layers
     draw: Callable[[Results], Drawn]
+    kinds: tuple[str, ...] = ("label", "score")  # of tasks that it is for

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY = "#555555"
+PARAMETERS = "trained parameters a task, without the head"
 # Colour, marker and line say the same, for those who cannot tell the colours apart.
 LOOKS = ((COLOURS[0], "o", "-"), (COLOURS[1], "s", "--"), (COLOURS[2], "^", "-."), (COLOURS[3], "D", ":"))
 

@@ -38,8 +38,7 @@ def draw(results: Results) -> Drawn:
             if best is None:
                 continue
             title, score = names.title(task, best.data), best.score
-            error = score.error or 0.0
-            points.append((std, 100 * score.value, 100 * (score.value - error), 100 * (score.value + error)))
+            points.append((std, *score.bounds))
             table.setdefault(std, {})[title] = score
         if points:
             drawn.append(Curve(title, points))

@@ -104,7 +104,7 @@ class Store:
             return
         files.replace(self.folder / "encoder.json", [json.dumps(about, indent=1).encode()])
 
-    def find(self, planned: Planned, pooling: str, max_length: int) -> Record | None:
+    def find(self, planned: Planned, pooling: str, max_length: int | None) -> Record | None:
         wanted = identity(planned.task, planned.method, planned.settings(max_length), pooling)
         return self.records(planned.task).get(wanted)
 

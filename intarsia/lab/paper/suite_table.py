@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from intarsia.lab.paper import names, plan, published
-from intarsia.lab.paper.drawn import Sheet
+from intarsia.lab.paper.drawn import Sheet, percent
 from intarsia.lab.paper.plan import Asked, Planned
 from intarsia.lab.paper.selection import Chosen, Mean, Results, share, total
 from intarsia.methods import Bottleneck
@@ -121,10 +121,6 @@ def _sums(
             cost.append("–" if row.total is None else f"{row.total:g}×")
             part.append("–" if row.share is None else percent(row.share))
     return [mean, cost, part]
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.3g}%"
 
 
 def tried_note(asked: Asked, depth: int) -> str:
