@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
+from intarsia.lab.paper import no_bert
 from intarsia.lab.paper.ablation import ABLATION
 from intarsia.lab.paper.alternatives import ALTERNATIVES
 from intarsia.lab.paper.drawn import Drawn
@@ -64,7 +65,8 @@ def _whole_name(name: str) -> str:
 
 def group_names(experiment: Experiment, asked: Asked, given: Sequence[str]) -> tuple[str, ...]:
     """The groups of runs that were named, else all that the experiment has."""
-    known = tuple(dict.fromkeys(one.group for one in experiment.plan(asked, 1)))  # the same at any depth
+    planned = dict.fromkeys(one.group for one in experiment.plan(asked, 1))  # the same at any depth
+    known = (*planned, *((no_bert.GROUP,) if experiment.no_bert else ()))
     for group in given:
         if group not in known:
             raise IntarsiaError(
@@ -92,14 +94,16 @@ def run(
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, asked, only)
     planned = [one for one in experiment.plan(asked, encoder.shape.layers) if one.group in groups]
-    loaded, absent = load_tasks([one.task for one in planned], asked, data)
+    loaded, absent = load_tasks(asked.tasks, asked, data)
     if not loaded:
         raise IntarsiaError(f"nothing to learn from: {' '.join(absent.values())} The data folder is that of --data.")
     store.of(encoder)
-    running = Running(planned, asked, encoder, store, loaded)
     with store.working(name, groups) as work:
         store.note_asked(name, asked, absent, command)
-        running.run(work, together, quiet=quiet)
+        if planned:
+            Running(planned, asked, encoder, store, loaded).run(work, together, quiet=quiet)
+        if no_bert.GROUP in groups:
+            no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, quiet=quiet)
     return draw(name, asked, store, list(absent.values()))
 
 

@@ -101,7 +101,7 @@ def about(results: Results, planned: Sequence[Planned], published: str, *, searc
     known, asked = results.store.encoder, results.asked
     records = [record for one in planned if (record := results.record(one)) is not None]
     seeds = sorted({r.settings["seed"] for r in records})
-    counted = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    counted = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds)) or '–'}"
     kinds = {find(one.task).kind for one in planned}
     reads = "every token" if kinds == {"span"} else asked.pooling
     length = max(one.settings(asked.max_length)["max_length"] for one in planned)

@@ -66,6 +66,7 @@ class Grid:
     one: tuple[float, int] = (3e-4, 20)  # rate and epochs of initialisation and ablation, where nothing is searched
     factors: tuple[float, ...] = (1.0,)  # times the rate of each method's own recipe
     method_epochs: int | None = None  # None: of each method's own recipe
+    candidates: int = 15  # of the search without a transformer
 
 
 _THREE = (3e-5, 3e-4, 3e-3)
@@ -77,7 +78,7 @@ PAPER = {
     ),
     "extra": Grid(
         3, (2, 4, 8, 16, 32, 64), _FOUR, (20, 50, 100), _FOUR, (20, 50, 100), (1, 2, 3, 5, 7, 9, 11, 12),
-        factors=(0.3, 1, 3),
+        factors=(0.3, 1, 3), candidates=100,
     ),
     "squad": Grid(
         3, (2, 4, 8, 16, 32, 64), (3e-5, 1e-4, 3e-4, 1e-3), (3, 10, 20), (3e-5, 5e-5, 1e-4), (2, 3, 5), ()
@@ -86,7 +87,7 @@ PAPER = {
 SMALL = Grid(2, (8, 64), (3e-4, 1e-3), (10,), (5e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), one=(1e-3, 10))
 TINY = Grid(
     1, (2, 4), (3e-3,), (1,), (1e-3,), (1,), (1, 2), fixed=4, curve_sizes=(1, 2, 4), stds=(1e-7, 1e-2, 1.0),
-    one=(3e-3, 1), method_epochs=1,
+    one=(3e-3, 1), method_epochs=1, candidates=3,
 )  # fmt: skip
 SUITES = tuple(PAPER)
 GRIDS = {

@@ -16,7 +16,7 @@ from intarsia.bank.sweep_table import sweep_table
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Asked, Planned, identity
-from intarsia.lab.paper.runs import Record, Store
+from intarsia.lab.paper.runs import KEPT, Record, Store
 from intarsia.lab.paper.scoring import score_on, span_scores
 from intarsia.methods import to_dict
 from intarsia.tasks.data import content_hash
@@ -174,10 +174,9 @@ class Running:
     def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
         key = job.key(self.encoder.fingerprint)
         one, shape, source = self.waiting[key], self.encoder.shape, job.data.source
-        kept = ("sha256", "rows", "split", "partial", "limit", "suite", "seed")
         known: dict[str, Any] = {
             "task": one.task, "key": key, "method": to_dict(one.method), "pooling": job.pooling,
-            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in kept},
+            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in KEPT},
             "machine": {**provenance.machine(str(self.encoder.device)), "precision": str(self.encoder.dtype)[6:]},
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
-from intarsia.lab.paper import EXPERIMENTS, running
+from intarsia.lab.paper import EXPERIMENTS, no_bert, running
 from intarsia.lab.paper.plan import Asked
 from intarsia.lab.paper.runs import Store
 from intarsia.methods import TopLayers
@@ -104,6 +104,38 @@ def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tm
     assert "MNLI-m (" not in again.stdout
     with pytest.raises(IntarsiaError, match="nothing to learn from"):
         paper("glue", folder, tiny_folder, tmp_path, "--tasks", "mnli")
+
+
+def test_the_search_without_bert_stands_beside_the_published_one(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    search = no_bert.search
+
+    def counted(data: Any, **options: Any) -> Any:
+        searched.append(data.source["suite"])
+        return search(data, **options)
+
+    monkeypatch.setattr(no_bert, "search", counted)
+    with monkeypatch.context() as alone:
+        no_training(alone)
+        for _ in range(2):
+            out = paper("further", folder, tiny_folder, tmp_path, "--only", "no_bert").stdout
+    assert searched == ["extra/sms_spam", "extra/airline"]
+    rows = [line.split() for line in out.splitlines() if line.startswith("airline  ")]
+    assert 0 < float(rows[0][1]) <= 100 and rows[0][2:] == ["84.5", "–", "83.6", "–", "84.0", "–", "84.5"]
+    assert rows[1][1:4] == ["–", "–", "–"] and rows[1][4] == "word"  # n, size, score, and what won
+    out = paper("further", folder, tiny_folder, tmp_path, "--only", "full", "--tasks", "airline").stdout
+    cells = next(line.split() for line in out.splitlines() if line.startswith("airline  "))
+    assert cells[1] == rows[0][1] and cells[3] != "–" and "total, 1 task" in out
+    file = Store(tmp_path, tiny_folder).folder / "no_bert" / "extra-airline.jsonl"
+    stored = json.loads(file.read_text())
+    assert stored["candidates"] == 3 and stored["data"]["suite"] == "extra/airline" and stored["parameters"] > 0
+    file.write_text(json.dumps({**stored, "data": {**stored["data"], "sha256": "other rows"}}) + '\n{"task": "ext')
+    assert paper("further", folder, tiny_folder, tmp_path, "--only", "no_bert").exit_code == 0
+    assert searched[2:] == ["extra/airline"] and len(file.read_text().splitlines()) == 3
+    with pytest.raises(IntarsiaError, match="no group 'no_bert'"):
+        paper("glue", folder, tiny_folder, tmp_path, "--only", "no_bert")
 
 
 def test_questions_of_squad(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
