@@ -137,7 +137,7 @@ def _command(name: str, help: str) -> None:
 
 for _name, _help in {
     "glue": "GLUE: full and variable fine-tuning, adapters of swept and of fixed size, task by task.",
-    "further": "The same for the seventeen further classification tasks.",
+    "further": "The same for the seventeen further classification tasks, and a search without BERT.",
     "squad": "SQuAD: F1 of full fine-tuning and of adapters by size, against trained parameters.",
     "tradeoff": "Score against trained parameters: percentiles over tasks, and curves of MNLI and CoLA.",
     "ablation": "Trained adapters removed from every span of layers.",

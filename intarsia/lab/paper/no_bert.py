@@ -31,7 +31,7 @@ class Found:
     candidates: int
     seed: int
     metric: str
-    winner: str
+    winner: dict[str, Any]  # the candidate
     parameters: int  # fitted numbers
     dev: float
     test: float
@@ -44,6 +44,12 @@ class Found:
     def score(self) -> Mean:
         return Mean(self.test)
 
+    @property
+    def won(self) -> str:
+        """The winner's model, and what it reads."""
+        model = self.winner["model"]
+        return f"{model}, {self.winner['name'].partition(f', {model}')[0]}"
+
 
 def search_missing(asked: Asked, data: Mapping[str, TaskData], store: Store, *, quiet: bool = False) -> None:
     """Search for each task whose search is not stored, or was of other rows."""
@@ -55,7 +61,7 @@ def search_missing(asked: Asked, data: Mapping[str, TaskData], store: Store, *, 
             console.err.print(f"{task}: searching without BERT, {asked.values(task).candidates} candidates")
         found = search(own, seed=SEED, metric=names.metric(task), candidates=asked.values(task).candidates)
         made = Found(
-            task, asked.values(task).candidates, SEED, found.metric, str(found.winner.candidate),
+            task, asked.values(task).candidates, SEED, found.metric, found.winner.candidate.to_dict(),
             found.parameters["total"], found.winner.dev or 0.0, found.test.value, round(found.seconds, 1),
             {k: own.source.get(k) for k in KEPT}, provenance.machine("cpu"),
             datetime.now(UTC).isoformat(timespec="seconds"),
@@ -63,7 +69,7 @@ def search_missing(asked: Asked, data: Mapping[str, TaskData], store: Store, *, 
         store.append(_file(store, task), asdict(made))
         if not quiet:
             console.err.print(
-                f"{task}: {100 * made.dev:.1f} on validation after {console.seconds(made.seconds)}; {made.winner}"
+                f"{task}: {100 * made.dev:.1f} on validation after {console.seconds(made.seconds)}; {made.won}"
             )
 
 

@@ -49,7 +49,8 @@ def _draw_task(made: Drawn, results: Results, task: str, full: Chosen | None, si
         several = any(len(one.records) > 1 for one in chosen)
         figure = curves(
             [Curve("adapters", [(one.parameters["method"], *one.score.bounds) for one in sizes])],
-            x=PARAMETERS, y="F1 on test (%)", line=None if full is None else (100 * full.score.value, "full"),
+            x=PARAMETERS, y="F1 on test (%)",
+            line=None if full is None else (100 * full.score.value, "full fine-tuning"),
             counts=True, bounds="bars: standard error over seeds" if several else "one seed",
         )  # fmt: skip
         made.pictures.append(Picture(task.replace("/", "-"), figure, f"{title}, {encoder_name(results)}."))

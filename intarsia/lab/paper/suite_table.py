@@ -91,14 +91,15 @@ def chosen_sheet(results: Results) -> list[Sheet]:
         searched = groups[no_bert.GROUP]
         rows.append(
             [
-                _title(task, groups), *(_option(groups[group], option) for group, option in OPTIONS.items()),
+                _title(task, groups),
+                _cut(searched.won, WINNER) if isinstance(searched, no_bert.Found) else "–",
+                *(_option(groups[group], option) for group, option in OPTIONS.items()),
                 str(_score(groups["fixed"], None) or "–"),
-                _cut(searched.winner, WINNER) if isinstance(searched, no_bert.Found) else "–",
             ]
         )  # fmt: skip
     fixed = results.asked.values(results.asked.tasks[0]).fixed
-    title = f"Chosen on validation: the top n layers, the adapters' size (with size {fixed}'s score), and without BERT"
-    return [Sheet(title, ["task", "n", "size", f"size {fixed}", "without BERT"], rows)] if rows else []
+    title = f"Chosen on validation: without BERT, the top n layers, the adapters' size; and the score with size {fixed}"
+    return [Sheet(title, ["task", "without BERT", "n", "size", f"size {fixed}"], rows, left=2)] if rows else []
 
 
 def _cut(text: str, width: int) -> str:

@@ -100,7 +100,7 @@ def _over_tasks(made: Drawn, results: Results, found: dict[str, dict[str, Points
     )
     if drawn:
         figure = curves(
-            drawn, x=PARAMETERS, y="score minus full fine-tuning's (points)", band=True, line=(0.0, "full"),
+            drawn, x=PARAMETERS, y="Score minus full fine-tuning's (points)", band=True, line=(0.0, "full fine-tuning"),
             counts=True, bounds="line: median over tasks; band: 20th to 80th percentile",
         )  # fmt: skip
         caption = f"{encoder_name(results)}, {len(found)} tasks: {shown}."
@@ -137,7 +137,7 @@ def _single(made: Drawn, results: Results, task: str, found: dict[str, Points]) 
         several = len(full.records) > 1 if full else False
         figure = curves(
             drawn, x=PARAMETERS, y=f"{metric} on test ({'× 100' if 'correlation' in metric else '%'})",
-            line=None if full is None else (100 * full.score.value, "full"), counts=True,
+            line=None if full is None else (100 * full.score.value, "full fine-tuning"), counts=True,
             bounds="bars: standard error over seeds" if several else "one seed",
         )  # fmt: skip
         made.pictures.append(
