@@ -133,14 +133,20 @@ def _machines(records: Iterable[Record]) -> str:
     return "; ".join(sorted(kinds)) or "no runs yet"
 
 
+def _which(record: Record) -> str:
+    """Whether the dev part is the official one: of a sample, or of a limited task, it may be."""
+    rows, official = record.data.get("rows") or {}, find(record.task).rows.get("dev")
+    some = record.data.get("partial") or record.data.get("limit")
+    return "given" if some and rows.get("test") != official else "official"
+
+
 def _splits(records: Iterable[Record]) -> list[str]:
     """On what each task was tested."""
     ways: dict[str, list[str]] = {}
     for record in records:
         how = str(record.data.get("split"))
         way = (
-            f"the {'given' if record.data.get('partial') else 'official'} dev part is test, and a tenth of train was "
-            "held out for validation"
+            f"the {_which(record)} dev part is test, and a tenth of train was held out for validation"
             if "the given dev is test" in how
             else "a random tenth is test, another validation"
             if "80/10/10" in how
