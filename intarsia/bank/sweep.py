@@ -141,7 +141,8 @@ class Sweep:
         from safetensors.torch import save
 
         tensors = {k: v.cpu().contiguous() for k, v in trained.tensors.items()}
-        content = save(tensors, {"state": json.dumps(asdict(trained.state))})
+        known = {"state": json.dumps(asdict(trained.state)), "left_out": str(trained.left_out)}
+        content = save(tensors, known)
         files.replace(self._tensor_file(key), [content])
 
     def _trained(self, job: Job, point: Point) -> Trained:
@@ -153,11 +154,13 @@ class Sweep:
         from intarsia.train.run import Trained, best_answers
 
         with safe_open(self._tensor_file(point.key), framework="pt") as file:
-            state = State(**json.loads(file.metadata()["state"]))
+            known = file.metadata()
+            state = State(**json.loads(known["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         answers = best_answers(learned_answers(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        return Trained(tensors, answers.head(job.pooling), answers, metric, state)
+        left_out = int(known.get("left_out", 0))
+        return Trained(tensors, answers.head(job.pooling), answers, metric, state, left_out=left_out)
 
     def _state_file(self, job: Job) -> Path:
         folder = self.folder / job.key(self.encoder.fingerprint)

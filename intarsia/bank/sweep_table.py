@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from intarsia.console import err, seconds
-from intarsia.methods import short_name
+from intarsia.methods import short_name, to_dict
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from intarsia.bank.sweep import Moment, Point, Watch
+
+
+DELAY, LEAST_DELAY = 0.05, 5.0  # with which the time left follows: a share of the time so far, and seconds
 
 
 @contextmanager
@@ -44,14 +49,15 @@ class Board:
     def __init__(self, jobs: Mapping[str, int]) -> None:
         self.jobs = dict(jobs)
         self.points: dict[str, list[Point]] = {task: [] for task in jobs}
-        self.running: dict[str, dict[tuple[object, ...], float]] = {task: {} for task in jobs}  # the share that is done
-        self.began = time.monotonic()
+        self.running: dict[str, dict[str, float]] = {task: {} for task in jobs}  # the share that is done, by job
+        self.began = self.told = time.monotonic()
         self.done_before = 0.0
+        self.end: float | None = None  # when all will be done, as far as is known
 
     def take(self, moment: Moment) -> None:
         if moment.progress is not None:
             p = moment.progress
-            job = (p.job.method, p.job.settings)
+            job = _job(to_dict(p.job.method), vars(p.job.settings))
             if job not in self.running[p.job.name]:
                 self.done_before += p.resumed_at / p.steps
             self.running[p.job.name][job] = p.step / p.steps
@@ -59,8 +65,7 @@ class Board:
             point = moment.point
             self.points[point.task].append(point)
             self.done_before += moment.stored
-            going = self.running[point.task]
-            self.running[point.task] = {job: share for job, share in going.items() if share < 1.0}
+            self.running[point.task].pop(_job(point.method, point.settings), None)
 
     def lines(self, moment: Moment) -> None:
         self.take(moment)
@@ -74,13 +79,21 @@ class Board:
             )
 
     def left(self) -> str:
-        """How long it may yet take, if jobs cost alike."""
+        """How long it may yet take, if jobs cost alike. It follows what is known with a delay: where jobs end together,
+        or diverge, it does not jump."""
         done = sum(len(points) for points in self.points.values())
         done_now = done + sum(share for jobs in self.running.values() for share in jobs.values()) - self.done_before
         if done_now <= 0:
             return "time left unknown"
-        ahead = sum(self.jobs.values()) - self.done_before - done_now
-        return f"{seconds(max(0.0, ahead) * (time.monotonic() - self.began) / done_now)} left"
+        ahead = max(0.0, sum(self.jobs.values()) - self.done_before - done_now)
+        now = time.monotonic()
+        end = now + ahead * (now - self.began) / done_now
+        if self.end is None or not ahead:
+            self.end = end
+        delay = max(LEAST_DELAY, (now - self.began) * DELAY)
+        self.end += (1 - math.exp((self.told - now) / delay)) * (end - self.end)
+        self.told = now
+        return f"{seconds(max(0.0, self.end - now))} left"
 
     def table(self) -> Table:
         from rich.table import Table
@@ -98,6 +111,12 @@ class Board:
                 "–" if best is None else described(best), "–" if best is None else _dev(best),
             )  # fmt: skip
         return table
+
+
+def _job(method: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The same for a job that is told of and for the point that it ends as."""
+    kept = [settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")]
+    return json.dumps([method, kept], sort_keys=True)
 
 
 def described(point: Point) -> str:

@@ -84,7 +84,9 @@ def compare(
     batch_size: Annotated[
         int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
     ] = None,
-    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    max_length: Annotated[
+        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,

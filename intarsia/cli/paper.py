@@ -51,7 +51,9 @@ SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Seeds 0, 1, 2 
 SamplesOption = Annotated[
     bool, typer.Option("--samples", help="Take samples where a task is not whole; named as samples.")
 ]
-LengthOption = Annotated[int, typer.Option("--max-length", help="Tokens of a text, at most.")]
+LengthOption = Annotated[
+    int | None, typer.Option("--max-length", help="Tokens of a text, at most.", show_default="128, for spans 384")
+]
 TogetherOption = Annotated[
     int | None, typer.Option("--together", help="Runs that share a pass.", show_default="as many as fit")
 ]
@@ -96,7 +98,7 @@ def _command(name: str, help: str) -> None:
         samples: SamplesOption = False,
         limit: LimitOption = None,
         pooling: PoolingOption = "mean",
-        max_length: LengthOption = 128,
+        max_length: LengthOption = None,
         device: DeviceOption = "cpu",
         precision: PrecisionOption = None,
         together: TogetherOption = None,
@@ -135,7 +137,8 @@ def _command(name: str, help: str) -> None:
 
 for _name, _help in {
     "glue": "GLUE: full and variable fine-tuning, adapters of swept and of fixed size, task by task.",
-    "further": "The same for the seventeen further classification tasks.",
+    "further": "The same for the seventeen further classification tasks, and a search without BERT.",
+    "squad": "SQuAD: F1 of full fine-tuning and of adapters by size, against trained parameters.",
     "tradeoff": "Score against trained parameters: percentiles over tasks, and curves of MNLI and CoLA.",
     "ablation": "Trained adapters removed from every span of layers.",
     "init": "Adapters started at standard deviations from 1e-7 to 1.",

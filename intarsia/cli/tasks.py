@@ -180,7 +180,9 @@ def sweep(
     kind: KindOption = None,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
-    max_length: Annotated[int, typer.Option(help="Longer texts are cut to so many tokens.")] = 128,
+    max_length: Annotated[
+        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
     prefix_dropout: PrefixDropoutOption = None,
     together: Annotated[

@@ -60,6 +60,7 @@ def compare(
     """
     from intarsia.encoder.load import EMBEDDED, Encoder
     from intarsia.lab.written import write
+    from intarsia.tasks.answering import default_length
     from intarsia.tasks.heads import Head
 
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
@@ -68,8 +69,8 @@ def compare(
     task = _hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
     metric = _metric(task, metric)
     given = {
-        "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "max_length": max_length,
-        "metric": metric,
+        "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size,
+        "max_length": max_length or default_length(task.kind), "metric": metric,
     }  # fmt: skip
     jobs = _jobs(task, named, seeds, pooling, given)
     if no_bert is not None and not no_bert > 0:

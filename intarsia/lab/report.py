@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
 th:first-child, td:first-child, th.left, td.left { text-align: left; }
 td { white-space: nowrap; } td.left:not(:first-child) { white-space: normal; }
+tfoot tr:first-child td { border-top: 2px solid #888; }
 figure { margin: 1rem 0; } figcaption { color: #555; font-size: 0.9rem; }
 svg { max-width: 100%; height: auto; } code { background: #f4f4f4; padding: 0 0.2rem; }
 .good { color: #00735c; font-weight: 600; } .bad { color: #b3261e; font-weight: 600; }
@@ -42,14 +44,20 @@ class Page:
         css = f' class="{kind}"' if kind else ""
         self.parts.append(f"<p{css}>{html.escape(text)}</p>")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), sums: int = 0
+    ) -> None:
+        """`left`: columns of words. `sums`: so many rows at the end are about the others."""
+
         def cell(tag: str, i: int, value: str) -> str:
             css = ' class="left"' if i in left else ""
             return f"<{tag}{css}>{html.escape(value)}</{tag}>"
 
         head = "".join(cell("th", i, c) for i, c in enumerate(columns))
-        body = "".join("<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows)
-        self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        lines = ["<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows]
+        body, foot = "".join(lines[: len(lines) - sums]), "".join(lines[len(lines) - sums :])
+        foot = f"<tfoot>{foot}</tfoot>" if foot else ""
+        self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>")
 
     def figure(self, figure: Figure, caption: str) -> None:
         self.parts.append(f"<figure>{_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>")
@@ -68,8 +76,9 @@ def _svg(figure: Figure) -> str:
     figure.savefig(made, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = made.getvalue()
     text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)  # it names addresses, and nothing reads it
     # Several figures stand in one page: their element names must not collide.
-    mark = f"f{abs(hash(text)) % 10**8}-"
+    mark = f"f{zlib.crc32(text.encode())}-"
     text = re.sub(r'\bid="', f'id="{mark}', text)
     return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", text)
 

@@ -31,6 +31,7 @@ class Answers:
     """
 
     max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
+    reported: ClassVar[tuple[str, ...]] = ()  # metrics of the test part, beside the one that was asked for
     reads_tokens: ClassVar[bool] = False  # the head's outputs: one for each token, not for each row
 
     kind: Kind

@@ -29,7 +29,7 @@ from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
 
-OVERLAP = 128  # tokens that neighbouring rows of a context share, at most
+OVERLAP = 3  # neighbouring rows of a context share a third of max_length, 128 of 384, or half of a context's room
 QUESTION = 64  # tokens of a question, at most
 LONGEST = 30  # tokens of an answer, at most
 BEST = 20  # candidates of a question, and first and last tokens tried in a row
@@ -57,6 +57,7 @@ class Spans(Answers):
 
     reads_tokens = True
     max_length = 384
+    reported = ("f1", "exact-match")
 
     no_answer: bool = False  # whether questions may have no answer
     threshold: float = 0.0  # none is given where no answer is better by more than this
@@ -84,7 +85,7 @@ class Spans(Answers):
         if room < 2:
             raise IntarsiaError(f"max_length {limit} leaves no room for a context beside the question; raise it.")
         contexts = [e.pair or "" for e in examples]
-        found = list(windows(encoder, asked, contexts, max_length=limit, overlap=min(OVERLAP, room // 2)))
+        found = list(windows(encoder, asked, contexts, max_length=limit, overlap=min(limit // OVERLAP, room // 2)))
         return Inputs([w.segment for w in found], [w.text for w in found], [w.characters for w in found])
 
     def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:

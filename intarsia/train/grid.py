@@ -10,6 +10,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods import parse
+from intarsia.tasks.answering import default_length
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.train.job import Job, Settings
@@ -48,6 +49,7 @@ class Grid:
             for rate, epochs, batch, seed in itertools.product(*options):
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
+                    "max_length": default_length(data.kind),
                     "prefix_dropout": self.prefix_dropout, **{k: v for k, v in given.items() if v is not None},
                 }  # fmt: skip
                 found.append(Job(name, data, method, pooling, Settings.for_method(method, **chosen)))

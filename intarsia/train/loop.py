@@ -118,12 +118,12 @@ def train_together(
                 ended = [seat for seat in ended if seat.run in seats]
                 said = floor.stepper.predict([seat.run for seat in ended], "dev")
                 over = [seat.run for seat, answer in zip(ended, said, strict=True) if not seat.end_epoch(answer)]
-                tested = _test_scores(over, floor) if score_test else [None] * len(over)
-                for run, test in zip(over, tested, strict=True):
+                tested = _test_scores(over, floor) if score_test else {}
+                for run in over:
                     del seats[run]
                     run.leave()
                     encoder.check_untouched()
-                    done(run.job, run.result(test))
+                    done(run.job, run.result(tested.get(run)))
                 if saving.cheap(seats.values()):
                     saving.save(seats.values())
                 continue
@@ -137,13 +137,16 @@ def train_together(
     encoder.check_frozen()
 
 
-def _test_scores(runs: list[Run], floor: Floor) -> list[float | None]:
+def _test_scores(runs: list[Run], floor: Floor) -> dict[Run, dict[str, float]]:
+    """Of each run, by metric: its own, and those that are always reported of its kind of task."""
     tested = [run for run in runs if run.job.data.test]
     for run in tested:
         run.take_best()
     said = floor.stepper.predict(tested, "test") if tested else []
-    found = {run: run.score("test", answer) for run, answer in zip(tested, said, strict=True)}
-    return [found.get(run) for run in runs]
+    return {
+        run: {metric: run.score("test", answer, metric=metric) for metric in {run.metric, *run.answers.reported}}
+        for run, answer in zip(tested, said, strict=True)
+    }
 
 
 def _note(losses: Iterable[tuple[Run, float]], seats: dict[Run, Seat], done: Done) -> None:

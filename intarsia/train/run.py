@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Trained:
     state: checkpoint.State
     test: float | None = None  # the score on the test part, where it was asked for
     left_out: int = 0  # words of the training part that were too far back in their texts
+    also: dict[str, float] = field(default_factory=dict)  # further scores on the test part, by metric
 
 
 class Run:
@@ -221,12 +222,16 @@ class Run:
         )
 
     def score(
-        self, part: str, said: Sequence[np.ndarray] | np.ndarray, tuned: Mapping[str, Any] | None = None
+        self,
+        part: str,
+        said: Sequence[np.ndarray] | np.ndarray,
+        tuned: Mapping[str, Any] | None = None,
+        metric: str | None = None,
     ) -> float:
         """The score of what it says about dev or test, with what was `tuned` then or, without that, at its best."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
         answers = best_answers(self.answers, self.state) if tuned is None else self.answers.tuned(tuned)
-        return answers.measure(self.metric, examples, self.tokens[part].inputs, list(said), 0).value
+        return answers.measure(metric or self.metric, examples, self.tokens[part].inputs, list(said), 0).value
 
     def end_epoch(self, epoch: int, mean_loss: float, said: Sequence[np.ndarray] | np.ndarray) -> None:
         """Note an epoch that is over; `said` is what the run now says about each row of dev."""
@@ -283,12 +288,15 @@ class Run:
         """Put the best epoch's tensors in the place of the present ones."""
         self._write("now", self.best)
 
-    def result(self, test: float | None = None) -> Trained:
+    def result(self, tested: Mapping[str, float] | None = None) -> Trained:
+        """`tested`: scores on the test part, by metric."""
         kept = {f"method.{name}": tensor for name, tensor in self.kept.items()}
         tensors = kept | unflat(self.specs, self.best)
         left_out = self.tokens["train"].inputs.left_out
         answers = best_answers(self.answers, self.state)
-        return Trained(tensors, self.head, answers, self.metric, self.state, test, left_out)
+        also = dict(tested or {})
+        test = also.pop(self.metric, None)
+        return Trained(tensors, self.head, answers, self.metric, self.state, test, left_out, also)
 
 
 def best_answers(answers: Answers, state: checkpoint.State) -> Answers:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from families import opinions, tiny_with_words
+from tagged import colours, riddles
 
 import intarsia
 from intarsia import files
-from intarsia.bank.sweep import Moment, Sweep
+from intarsia.bank import sweep_table
+from intarsia.bank.sweep import Moment, Point, Sweep
 from intarsia.errors import IntarsiaError
+from intarsia.methods import Bottleneck, to_dict
 from intarsia.tasks import load_data
 from intarsia.train.grid import PAPER, SMALL, Grid, read_grid
-from intarsia.train.loop import train
+from intarsia.train.job import Job, Settings
+from intarsia.train.loop import Progress, train
 
 GRID = Grid(("houlsby-4", "lora-2"), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,))
 
@@ -137,13 +142,13 @@ def test_a_kill_while_a_better_point_is_stored_leaves_a_best_one(
     worse.state.best, better.state.best = 0.4, 0.6
     sweep = Sweep(jobs, encoder, tmp_path)
     sweep._done(jobs[0], worse)
-    replace, count = files.replace, [0]
+    write, count = files.replace, [0]
 
     def cut(*arguments: Any) -> None:
         count[0] += 1
         if count[0] == 2:  # the tensors are written, the point is not
             raise OSError("power cut")
-        replace(*arguments)
+        write(*arguments)
 
     monkeypatch.setattr(files, "replace", cut)
     with pytest.raises(OSError, match="power cut"):
@@ -179,6 +184,49 @@ def test_each_task_may_have_a_metric_of_its_own(tmp_path: Path) -> None:
     tasks = {name: load_data(opinions(60, seed=i)) for i, name in enumerate(("one", "two"))}
     found = bank.sweep(tasks, Grid(("bitfit",), epochs=(1,)), metric={"one": "matthews"})
     assert [found[name].header.metrics["metric"] for name in tasks] == ["matthews", "accuracy"]
+
+
+def test_rows_of_spans_are_long_and_words_left_out_are_counted(tmp_path: Path) -> None:
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    grid = Grid(("bitfit",), epochs=(1,))
+    spans = bank.sweep({"riddle": load_data(riddles(40))}, grid)["riddle"].header
+    assert spans.training["max_length"] == 384 and "words_left_out" not in spans.data
+    with pytest.warns(UserWarning, match="not learned from"):
+        tags = bank.sweep({"tags": load_data(colours(40))}, grid, max_length=6)["tags"].header
+    assert tags.training["max_length"] == 6 and tags.data["words_left_out"] > 0
+
+
+def _point(rate: float, dev: float | None = 0.5) -> Point:
+    settings = {"learning_rate": rate, "epochs": 5, "batch_size": 32, "seed": 0}
+    return Point("task", str(rate), to_dict(Bottleneck(4)), settings, dev, None)
+
+
+def _progress(rate: float, share: float) -> Moment:
+    job = Job("task", load_data(opinions(20)), Bottleneck(4), settings=Settings(learning_rate=rate))
+    return Moment(Progress(job, round(100 * share), 100, 1, 5, 0.1, "accuracy", None, 1.0, 1.0, 0))
+
+
+def test_the_time_left_does_not_jump_where_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(sweep_table.time, "monotonic", lambda: clock[0])
+    board = sweep_table.Board({"task": 8})
+    assert board.left() == "time left unknown"
+    rates = (1e-4, 2e-4, 3e-4, 4e-4)
+    moments = {rate: _progress(rate, 0.0) for rate in rates}
+    for step in range(1, 98):  # the last steps are not told
+        clock[0] += 1.0
+        for moment in moments.values():
+            board.take(Moment(replace(moment.progress, step=step)))  # type: ignore[type-var]
+            board.left()
+    shown = [board.left()]
+    for rate in rates:
+        board.take(Moment(point=_point(rate)))
+        shown.append(board.left())
+    assert len(set(shown)) == 1 and 95 < board.end - clock[0] < 110 and not board.running["task"]  # type: ignore[operator]
+    for rate in (5e-4, 6e-4, 7e-4, 8e-4):  # all of the rest diverge: nothing is left to do
+        board.take(_progress(rate, 0.01))
+        board.take(Moment(point=_point(rate, None)))
+    assert board.left() == "0s left"
 
 
 def test_the_small_grid_is_no_default_on_a_cpu(tmp_path: Path) -> None:

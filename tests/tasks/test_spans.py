@@ -78,6 +78,17 @@ def test_positions_lead_back_to_the_answer(encoder: Encoder, at: int) -> None:
     assert covered == {i for i, c in enumerate(LONG) if c != " "}
 
 
+@pytest.mark.parametrize("length", [12, 16, 24, 40])
+def test_neighbouring_rows_share_a_third_and_always_move_on(encoder: Encoder, length: int) -> None:
+    inputs = Spans("span").inputs([Question("is it", LONG), Question(LONG, LONG)], encoder, length)
+    for owner in (0, 1):
+        rows = [p[p[:, 0] >= 0] for p, own in zip(inputs.places, inputs.owners, strict=True) if own == owner]
+        for before, after in zip(rows, rows[1:], strict=False):
+            shared = int((before[:, 1] > after[0, 0]).sum())
+            assert 1 <= shared <= min(length // 3, len(before) // 2)
+            assert after is rows[-1] or shared >= (length // 3) // 2
+
+
 def test_long_questions_are_cut_and_short_rows_refused(encoder: Encoder) -> None:
     inputs = Spans("span").inputs([Question(LONG, "a good film")], encoder, 30)
     assert len(inputs.segments) == 1 and len(inputs.segments[0].ids) <= 30

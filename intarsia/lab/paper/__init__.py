@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
+from intarsia.lab.paper import no_bert
 from intarsia.lab.paper.ablation import ABLATION
 from intarsia.lab.paper.alternatives import ALTERNATIVES
 from intarsia.lab.paper.drawn import Drawn
@@ -21,17 +22,18 @@ from intarsia.lab.paper.glue import GLUE
 from intarsia.lab.paper.init import INIT
 from intarsia.lab.paper.methods import METHODS_COMPARED
 from intarsia.lab.paper.page import page
-from intarsia.lab.paper.plan import Asked
+from intarsia.lab.paper.plan import SUITES, Asked
 from intarsia.lab.paper.runs import Store
 from intarsia.lab.paper.selection import Results
+from intarsia.lab.paper.squad import SQUAD
 from intarsia.lab.paper.tradeoff import TRADEOFF
-from intarsia.tasks.suites.registry import find
+from intarsia.tasks.suites.registry import chosen, find
 
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for one in (GLUE, FURTHER, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
+    one.name: one for one in (GLUE, FURTHER, SQUAD, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
 }
 
 
@@ -41,21 +43,30 @@ def task_names(experiment: Experiment, given: Sequence[str]) -> tuple[str, ...]:
         return experiment.tasks
     suites = dict.fromkeys(task.partition("/")[0] for task in experiment.tasks)
     found = []
-    whole = {"glue": GLUE.tasks, "extra": FURTHER.tasks}
+    whole = {"glue": GLUE.tasks, "extra": FURTHER.tasks, "squad": SQUAD.tasks}
+    usable = [suite for suite in SUITES if any(task.kind in experiment.kinds for task in chosen(suite))]
     for name in (task for text in given for task in whole.get(text, (text,))):
         own = [f"{suite}/{name}" for suite in suites if f"{suite}/{name}" in experiment.tasks]
-        task = find(own[0] if own else name if "/" in name else f"{next(iter(suites))}/{name}")
-        if task.kind not in ("label", "score") or task.suite not in ("glue", "extra") or set(task.rows) == {"test"}:
+        task = find(own[0] if own else _whole_name(name if "/" in name else f"{next(iter(suites))}/{name}"))
+        if task.kind not in experiment.kinds or task.suite not in usable or set(task.rows) == {"test"}:
             raise IntarsiaError(
-                f"{task.full_name} cannot be used here: a task of glue or extra that has a train part was expected."
+                f"{task.full_name} cannot be used here: a task of {' or '.join(usable)} that has a train part was "
+                "expected."
             )
         found.append(task.full_name)
     return tuple(dict.fromkeys(found))
 
 
+def _whole_name(name: str) -> str:
+    """`squad/v2` stands for `squad/v2.0`."""
+    begun = [task.full_name for task in chosen(None) if task.full_name.startswith(f"{name}.")]
+    return begun[0] if len(begun) == 1 else name
+
+
 def group_names(experiment: Experiment, asked: Asked, given: Sequence[str]) -> tuple[str, ...]:
     """The groups of runs that were named, else all that the experiment has."""
-    known = tuple(dict.fromkeys(one.group for one in experiment.plan(asked, 1)))  # the same at any depth
+    planned = dict.fromkeys(one.group for one in experiment.plan(asked, 1))  # the same at any depth
+    known = (*planned, *((no_bert.GROUP,) if experiment.no_bert else ()))
     for group in given:
         if group not in known:
             raise IntarsiaError(
@@ -83,14 +94,16 @@ def run(
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, asked, only)
     planned = [one for one in experiment.plan(asked, encoder.shape.layers) if one.group in groups]
-    loaded, absent = load_tasks([one.task for one in planned], asked, data)
+    loaded, absent = load_tasks(asked.tasks, asked, data)
     if not loaded:
         raise IntarsiaError(f"nothing to learn from: {' '.join(absent.values())} The data folder is that of --data.")
     store.of(encoder)
-    running = Running(planned, asked, encoder, store, loaded)
     with store.working(name, groups) as work:
         store.note_asked(name, asked, absent, command)
-        running.run(work, together, quiet=quiet)
+        if planned:
+            Running(planned, asked, encoder, store, loaded).run(work, together, quiet=quiet)
+        if no_bert.GROUP in groups:
+            no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, quiet=quiet)
     return draw(name, asked, store, list(absent.values()))
 
 

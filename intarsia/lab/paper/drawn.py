@@ -14,6 +14,7 @@ from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Planned
 from intarsia.lab.paper.runs import Record
 from intarsia.lab.paper.selection import Results
+from intarsia.tasks.suites.registry import find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,6 +88,10 @@ def short(count: float) -> str:
     return f"{count:.0f}"
 
 
+def percent(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
 def encoder_name(results: Results) -> str:
     return str(results.store.encoder["name"])
 
@@ -96,11 +101,14 @@ def about(results: Results, planned: Sequence[Planned], published: str, *, searc
     known, asked = results.store.encoder, results.asked
     records = [record for one in planned if (record := results.record(one)) is not None]
     seeds = sorted({r.settings["seed"] for r in records})
-    counted = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    counted = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds)) or '–'}"
+    kinds = {find(one.task).kind for one in planned}
+    reads = "every token" if kinds == {"span"} else asked.pooling
+    length = max(one.settings(asked.max_length)["max_length"] for one in planned)
     chosen = "The best setting and the best epoch were" if searched else "The best epoch was"
     notes = [
         f"Measured: {known['name']} ({short(known['parameters'])} parameters, {known['layers']} layers, fingerprint "
-        f"{known['fingerprint'][:12]}), {counted}, head on {asked.pooling}, texts of ≤ {asked.max_length} tokens, "
+        f"{known['fingerprint'][:12]}), {counted}, head on {reads}, texts of ≤ {length} tokens, "
         f"grid {asked.grid}; {_machines(records)}.",
         f"{chosen} chosen on validation. Scores are on test, times 100: means over seeds ± the standard error of the "
         "mean, where there are several seeds.",
@@ -125,14 +133,20 @@ def _machines(records: Iterable[Record]) -> str:
     return "; ".join(sorted(kinds)) or "no runs yet"
 
 
+def _which(record: Record) -> str:
+    """Whether the dev part is the official one: of a sample, or of a limited task, it may be."""
+    rows, official = record.data.get("rows") or {}, find(record.task).rows.get("dev")
+    some = record.data.get("partial") or record.data.get("limit")
+    return "given" if some and rows.get("test") != official else "official"
+
+
 def _splits(records: Iterable[Record]) -> list[str]:
     """On what each task was tested."""
     ways: dict[str, list[str]] = {}
     for record in records:
         how = str(record.data.get("split"))
         way = (
-            f"the {'given' if record.data.get('partial') else 'official'} dev part is test, and a tenth of train was "
-            "held out for validation"
+            f"the {_which(record)} dev part is test, and a tenth of train was held out for validation"
             if "the given dev is test" in how
             else "a random tenth is test, another validation"
             if "80/10/10" in how

@@ -17,3 +17,5 @@ class Experiment:
     tasks: tuple[str, ...]  # unless others are named
     plan: Callable[[Asked, int], list[Planned]]  # for an encoder of so many layers
     draw: Callable[[Results], Drawn]
+    kinds: tuple[str, ...] = ("label", "score")  # of tasks that it is for
+    no_bert: bool = False  # whether a search without a transformer stands beside the runs

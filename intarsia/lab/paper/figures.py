@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GREY = "#555555"
+PARAMETERS = "trained parameters a task, without the head"
 # Colour, marker and line say the same, for those who cannot tell the colours apart.
 LOOKS = ((COLOURS[0], "o", "-"), (COLOURS[1], "s", "--"), (COLOURS[2], "^", "-."), (COLOURS[3], "D", ":"))
 
@@ -74,8 +75,7 @@ def curves(
     if bounds:
         axes.set_title(bounds, fontsize=9, color=GREY, loc="right")
     tidy(axes)
-    if len(given) > 1:
-        figure.legend(loc="outside lower center", ncols=len(given), fontsize=9, frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(given), fontsize=9, frameon=False)
     return figure
 
 
@@ -85,13 +85,16 @@ def _count_ticks(axes: Axes, values: Sequence[float]) -> None:
 
     if not values:
         return
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    decades = [10.0**n for n in range(low, max(high, low + 1) + 1)]
     least, most = min(values) / 1.8, max(values) * 1.8
+    decades = [10.0**n for n in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)]
+    steps = [n * d for d in decades for n in range(1, 10) if least <= n * d <= most]
+    named = [step for step in steps if step in decades]
+    if len(named) < 2:  # too narrow for powers of ten
+        named = [n * d for d in decades for n in (1, 2, 5) if n * d in steps]
     axes.set_xlim(least, most)
-    axes.xaxis.set_major_locator(FixedLocator([d for d in decades if least <= d <= most]))
+    axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.xaxis.set_minor_locator(FixedLocator([n * d for d in decades for n in range(2, 10) if least <= n * d <= most]))
+    axes.xaxis.set_minor_locator(FixedLocator([step for step in steps if step not in named]))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

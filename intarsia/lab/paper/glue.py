@@ -10,13 +10,14 @@ from intarsia.lab.paper.experiment import Experiment
 from intarsia.lab.paper.selection import Results
 
 TITLE = "GLUE"
+GROUPS = ("full", "variable", "adapters", "fixed")
 TASKS = tuple(task for task in published.GLUE_TASKS if task != published.MISMATCHED)
 
 
 def draw(results: Results) -> Drawn:
     beside, depth = published.GLUE, int(results.store.encoder["layers"])
     title = f"GLUE: {encoder_name(results)}, and beside it the published figures of {beside.encoder}"
-    made = Drawn("glue", TITLE, [suite_table.sheet(results, beside, title, metrics=True)])
+    made = Drawn("glue", TITLE, [suite_table.sheet(results, beside, title, GROUPS, metrics=True, sizes=True)])
     made.sheets += _by_size(results)
     made.notes = about(
         results,

@@ -38,8 +38,7 @@ def draw(results: Results) -> Drawn:
             if best is None:
                 continue
             title, score = names.title(task, best.data), best.score
-            error = score.error or 0.0
-            points.append((std, 100 * score.value, 100 * (score.value - error), 100 * (score.value + error)))
+            points.append((std, *score.bounds))
             table.setdefault(std, {})[title] = score
         if points:
             drawn.append(Curve(title, points))
@@ -55,7 +54,7 @@ def draw(results: Results) -> Drawn:
     if drawn:
         several = any(point[1] != point[2] for curve in drawn for point in curve.points)
         figure = curves(
-            drawn, x="standard deviation of the initial weights", y="accuracy on test (%)",
+            drawn, x="standard deviation of the initial weights", y="Accuracy on test (%)",
             bounds="bars: standard error over seeds" if several else "one seed", apart=1.15,
         )  # fmt: skip
         made.pictures.append(Picture("init", figure, f"{encoder_name(results)}, adapters of size {size}."))

@@ -14,7 +14,7 @@ _TITLES = {
     "glue/mnli": "MNLI-m", MISMATCHED: "MNLI-mm", "glue/qnli": "QNLI", "glue/rte": "RTE", "glue/wnli": "WNLI",
     "extra/20_newsgroups": "20 newsgroups", "extra/corporate_messaging": "corporate messages",
     "extra/economic_news_relevance": "economic relevance", "extra/us_economic_performance": "US economy",
-    "extra/sms_spam": "SMS spam",
+    "extra/sms_spam": "SMS spam", "squad/v1.1": "SQuAD 1.1", "squad/v2.0": "SQuAD 2.0",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def page(drawn: Sequence[Drawn], encoder: str) -> str:
         made.heading(one.title)
         for sheet in one.sheets:
             made.text(sheet.title)
-            made.table(sheet.columns, sheet.rows, left=tuple(range(sheet.left)))
+            made.table(sheet.columns, sheet.rows, left=tuple(range(sheet.left)), sums=sheet.sums)
         for picture in one.pictures:
             made.figure(picture.figure, picture.caption)
         for note in one.notes:

@@ -11,7 +11,9 @@ from typing import Any, get_args
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.methods import Bottleneck, Full, LayerNorms, Method, TopLayers, from_dict, to_dict
+from intarsia.tasks.answering import default_length
 from intarsia.tasks.heads import Pooling
+from intarsia.tasks.suites.registry import find
 
 BATCH = 32
 
@@ -30,7 +32,7 @@ class Planned:
     metric: str = ""  # chosen by and scored with; "": the official one
     extras: tuple[str, ...] = ()  # what else is measured when it has ended
 
-    def settings(self, max_length: int) -> dict[str, Any]:
+    def settings(self, max_length: int | None) -> dict[str, Any]:
         recipe = self.method.recipe
         return {
             "learning_rate": self.learning_rate or float(recipe.get("learning_rate", 3e-4)),
@@ -38,8 +40,13 @@ class Planned:
             "batch_size": self.batch_size or int(recipe.get("batch_size", BATCH)),
             "seed": self.seed,
             "metric": self.metric or names.metric(self.task),
-            "max_length": max_length,
+            "max_length": tokens(self.task, max_length),
         }
+
+
+def tokens(task: str, given: int | None) -> int:
+    """Of a text, at most: what was given, else what is usual for the task's kind."""
+    return given or default_length(find(task).kind)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Grid:
     one: tuple[float, int] = (3e-4, 20)  # rate and epochs of initialisation and ablation, where nothing is searched
     factors: tuple[float, ...] = (1.0,)  # times the rate of each method's own recipe
     method_epochs: int | None = None  # None: of each method's own recipe
+    candidates: int = 15  # of the search without a transformer
 
 
 _THREE = (3e-5, 3e-4, 3e-3)
@@ -70,15 +78,23 @@ PAPER = {
     ),
     "extra": Grid(
         3, (2, 4, 8, 16, 32, 64), _FOUR, (20, 50, 100), _FOUR, (20, 50, 100), (1, 2, 3, 5, 7, 9, 11, 12),
-        factors=(0.3, 1, 3),
+        factors=(0.3, 1, 3), candidates=100,
+    ),
+    "squad": Grid(
+        3, (2, 4, 8, 16, 32, 64), (3e-5, 1e-4, 3e-4, 1e-3), (3, 10, 20), (3e-5, 5e-5, 1e-4), (2, 3, 5), ()
     ),
 }  # fmt: skip
 SMALL = Grid(2, (8, 64), (3e-4, 1e-3), (10,), (5e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), one=(1e-3, 10))
 TINY = Grid(
     1, (2, 4), (3e-3,), (1,), (1e-3,), (1,), (1, 2), fixed=4, curve_sizes=(1, 2, 4), stds=(1e-7, 1e-2, 1.0),
-    one=(3e-3, 1), method_epochs=1,
+    one=(3e-3, 1), method_epochs=1, candidates=3,
 )  # fmt: skip
-GRIDS = {"paper": PAPER, "small": {"glue": SMALL, "extra": SMALL}, "tiny": {"glue": TINY, "extra": TINY}}
+SUITES = tuple(PAPER)
+GRIDS = {
+    "paper": PAPER,
+    "small": {"glue": SMALL, "extra": SMALL, "squad": replace(SMALL, sizes=(2, 8, 64))},
+    "tiny": dict.fromkeys(SUITES, TINY),
+}
 
 
 @dataclass(frozen=True)
@@ -91,19 +107,23 @@ class Asked:
     limit: int | None = None  # training rows; what is limited is never reported as the official task
     samples: bool = False  # take samples where a task is not whole
     pooling: Pooling = "mean"
-    max_length: int = 128
+    max_length: int | None = None  # None: what is usual for a task's kind
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
             raise IntarsiaError(f"the grid {self.grid!r} is not known: expected {', '.join(GRIDS)}.")
         if self.pooling not in get_args(Pooling):
             raise IntarsiaError(f"the pooling {self.pooling!r} is not known: expected {', '.join(get_args(Pooling))}.")
+        if self.max_length is not None and self.max_length < 1:
+            raise IntarsiaError(f"--max-length {self.max_length} leaves no tokens; at least 1 was expected.")
         if self.seeds is not None and self.seeds < 1:
             raise IntarsiaError(f"{self.seeds} seeds leave nothing to train; at least 1 was expected.")
 
     def joined(self, earlier: Asked) -> Asked:
         """This and what was asked for before: the tasks, seeds and samples of both, where the rest is the same."""
-        if any(getattr(self, what) != getattr(earlier, what) for what in ("grid", "limit", "pooling", "max_length")):
+        if any(getattr(self, what) != getattr(earlier, what) for what in ("grid", "limit", "pooling")):
+            return self
+        if any(tokens(task, self.max_length) != tokens(task, earlier.max_length) for task in self.tasks):
             return self
         more = max((self, earlier), key=lambda asked: sum(len(asked.each_seed(task)) for task in self.tasks))
         tasks = tuple(dict.fromkeys((*earlier.tasks, *self.tasks)))
@@ -161,7 +181,9 @@ def layernorm(task: str, asked: Asked) -> list[Planned]:
 
 
 def _also(task: str) -> dict[str, Any]:
-    """MNLI's second dev part is scored with each of its runs."""
+    """What is scored with each run: MNLI's second dev part; of SQuAD, exact match beside F1."""
+    if task.startswith("squad/"):
+        return {"extras": ("exact-match",)}
     return {"extras": ("mismatched",)} if task == "glue/mnli" else {}
 
 

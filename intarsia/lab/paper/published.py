@@ -78,7 +78,7 @@ FURTHER = Table(
     "BERT-base",
     "a random tenth of each task",
     {
-        "no BERT": _further(0, 72.7, None, None),
+        "no_bert": _further(0, 72.7, None, None),
         "full": _further(1, 73.7, 17.0, 1.0),
         "variable": _further(2, 74.0, 9.9, 0.529),
         "adapters": _further(3, 73.3, 1.19, 0.0114),

@@ -16,13 +16,13 @@ from intarsia.bank.sweep_table import sweep_table
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Asked, Planned, identity
-from intarsia.lab.paper.runs import Record, Store
+from intarsia.lab.paper.runs import KEPT, Record, Store
 from intarsia.lab.paper.scoring import score_on, span_scores
 from intarsia.methods import to_dict
+from intarsia.tasks.data import content_hash
 from intarsia.tasks.examples import Example, TaskData
-from intarsia.tasks.heads import Head
-from intarsia.tasks.kinds import Answers
 from intarsia.tasks.reading import read_rows
+from intarsia.tasks.splits import sample
 from intarsia.tasks.suites import data_folder, find, load, status
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
@@ -31,6 +31,8 @@ from intarsia.train.prefix import PrefixCache
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
     from intarsia.train.run import Trained
+
+TRIED_OUT = 1000  # test rows at most, where training rows are limited
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Loaded:
     extras: dict[str, list[Example]]
 
     def available(self, wanted: Sequence[str]) -> list[str]:
-        return [name for name in wanted if name == "spans" or name in self.extras]
+        return [name for name in wanted if name in ("spans", "exact-match") or name in self.extras]
 
 
 def load_tasks(
@@ -68,8 +70,20 @@ def load_tasks(
             path = here.paths.get("dev_mismatched")
             rows = [row for _, row in read_rows(path)] if path else []
             second = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
+            if asked.limit is not None:
+                data, second = _tried_out(data), second[:TRIED_OUT]
             found[task] = Loaded(data, {"mismatched": second} if second else {})
     return found, absent
+
+
+def _tried_out(data: TaskData) -> TaskData:
+    """With no more test rows than trying out needs; SQuAD's take minutes on a CPU."""
+    test = sample(data.test, TRIED_OUT, seed=0, kind=data.kind)
+    if len(test) == len(data.test):
+        return data
+    parts = {"train": data.train, "dev": data.dev, "test": test}
+    source = {**data.source, "rows": {name: len(part) for name, part in parts.items()}, "sha256": content_hash(parts)}
+    return dataclasses.replace(data, test=test, source=source)
 
 
 class Running:
@@ -160,18 +174,16 @@ class Running:
     def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
         key = job.key(self.encoder.fingerprint)
         one, shape, source = self.waiting[key], self.encoder.shape, job.data.source
-        kept = ("sha256", "rows", "split", "partial", "limit", "suite", "seed")
-        answers = Answers.learn(job.data.kind, job.data.labels, job.data.train)
         known: dict[str, Any] = {
             "task": one.task, "key": key, "method": to_dict(one.method), "pooling": job.pooling,
-            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in kept},
+            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in KEPT},
             "machine": {**provenance.machine(str(self.encoder.device)), "precision": str(self.encoder.dtype)[6:]},
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
         if isinstance(result, IntarsiaError):
             record = Record(**known, parameters={"base": shape.parameters}, reason=str(result))
         else:
-            head = Head(answers.outputs, job.pooling).count(shape, job.method.row_width(shape))
+            head = result.head.count(shape, job.method.row_width(shape))
             record = Record(
                 **known,
                 parameters={"method": job.method.count(shape), "head": head, "base": shape.parameters},
@@ -192,6 +204,8 @@ class Running:
         for name in loaded.available(one.extras):
             if name == "spans":
                 found[name] = span_scores(job, result, self.encoder)
+            elif name in result.also:
+                found[name] = result.also[name]
             else:
                 found[name] = score_on(job, result, loaded.extras[name], self.encoder)
         return found

@@ -2,6 +2,7 @@
 
 results/paper/<encoder>/encoder.json     which encoder these are of
 results/paper/<encoder>/runs/*.jsonl     a line a run, written when it ends
+results/paper/<encoder>/no_bert/*.jsonl  a line a search without a transformer
 results/paper/<encoder>/<name>.json      what an experiment was asked for
 results/paper/<encoder>/figures          as SVG and PNG
 results/paper/<encoder>/work             states of runs under way; not to be kept
@@ -14,7 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -27,6 +28,9 @@ from intarsia.lab.paper.plan import Asked, Planned, identity
 
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
+
+
+KEPT = ("sha256", "rows", "split", "partial", "limit", "suite", "seed")  # of where data comes from
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Store:
             return
         files.replace(self.folder / "encoder.json", [json.dumps(about, indent=1).encode()])
 
-    def find(self, planned: Planned, pooling: str, max_length: int) -> Record | None:
+    def find(self, planned: Planned, pooling: str, max_length: int | None) -> Record | None:
         wanted = identity(planned.task, planned.method, planned.settings(max_length), pooling)
         return self.records(planned.task).get(wanted)
 
@@ -114,15 +118,24 @@ class Store:
         size = path.stat().st_size if path.is_file() else 0
         held = self._read.get(task)
         if held is None or held[0] != size:
-            lines = path.read_bytes().split(b"\n") if size else []
-            records = (record for line in lines if (record := _record(line)) is not None)
+            records = (record for line in self.lines(path) if (record := _record(line)) is not None)
             held = self._read[task] = (size, {record.identity: record for record in records})
         return held[1]
 
     def add(self, record: Record) -> None:
-        """Append a run. A line that a kill cut short before is left behind as it is, and skipped when read."""
-        path = self._file(record.task)
-        line = json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n"
+        self.append(self._file(record.task), asdict(record))
+
+    def lines(self, path: Path) -> list[dict[str, Any]]:
+        """The objects of a file, one a line, without those that a kill cut short."""
+        found = []
+        for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+        return [one for one in found if isinstance(one, dict)]
+
+    def append(self, path: Path, values: Mapping[str, Any]) -> None:
+        """Add a line. One that a kill cut short before is left behind as it is, and skipped when read."""
+        line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
         files.make_folder(path.parent)
         with self._lock("runs"), files.explained(path, [line]), path.open("ab+") as file:
             if file.seek(0, os.SEEK_END):
@@ -189,10 +202,9 @@ class Store:
             yield
 
 
-def _record(line: bytes) -> Record | None:
-    """None where a line cannot be read: cut short by a kill, or of a method that is no longer known."""
+def _record(stored: Mapping[str, Any]) -> Record | None:
+    """None where it cannot be read, being of a method that is no longer known."""
     try:
-        stored = json.loads(line)
         record = Record(**{f.name: stored[f.name] for f in fields(Record) if f.name in stored})
         return record if record.identity else None
     except (ValueError, TypeError, KeyError, IntarsiaError):

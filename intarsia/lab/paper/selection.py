@@ -26,6 +26,12 @@ class Mean:
             return cls(values[0])
         return cls(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
 
+    @property
+    def bounds(self) -> tuple[float, float, float]:
+        """It, and it less and more the error, times 100."""
+        error = self.error or 0.0
+        return 100 * self.value, 100 * (self.value - error), 100 * (self.value + error)
+
     def __str__(self) -> str:
         """Times 100, as the papers give them."""
         return f"{100 * self.value:.1f}" + ("" if self.error is None else f"±{100 * self.error:.1f}")

@@ -1,4 +1,4 @@
-"""The table of a suite: full and variable fine-tuning, adapters of swept and of fixed size, task by task."""
+"""The tables of a suite, task by task: full and variable fine-tuning, adapters of swept and of fixed size, no BERT."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from intarsia.lab.paper import names, plan, published
-from intarsia.lab.paper.drawn import Sheet
+from intarsia.lab.paper import names, no_bert, plan, published
+from intarsia.lab.paper.drawn import Sheet, percent
 from intarsia.lab.paper.plan import Asked, Planned
 from intarsia.lab.paper.selection import Chosen, Mean, Results, share, total
 from intarsia.methods import Bottleneck
 
-GROUPS = ("full", "variable", "adapters", "fixed")
+Best = dict[str, Chosen | no_bert.Found | None]  # by group
+Line = tuple[str, dict[str, Mean | None]]  # a row's task, and its score for each group
+TITLES = {no_bert.GROUP: "no BERT"}
+WINNER = 48  # characters of the candidate that won a search
+OPTIONS = {"variable": "number", "adapters": "size"}  # what was chosen beside rate and epochs
 
 
 def planned(asked: Asked, depth: int) -> list[Planned]:
@@ -22,7 +26,7 @@ def planned(asked: Asked, depth: int) -> list[Planned]:
     return found
 
 
-def chosen(results: Results, task: str, depth: int) -> dict[str, Chosen | None]:
+def chosen(results: Results, task: str, depth: int) -> Best:
     """The best of each group on one task."""
     asked, grid = results.asked, results.asked.values(task)
     swept = plan.adapters(task, asked)
@@ -31,6 +35,7 @@ def chosen(results: Results, task: str, depth: int) -> dict[str, Chosen | None]:
         return lambda one: isinstance(one.method, Bottleneck) and one.method.size in sizes
 
     return {
+        no_bert.GROUP: no_bert.found_of(results, task),
         "full": results.choose(plan.full(task, asked)),
         "variable": results.choose(plan.variable(task, asked, depth)),
         "adapters": results.choose(swept, has(grid.sizes)),
@@ -38,28 +43,75 @@ def chosen(results: Results, task: str, depth: int) -> dict[str, Chosen | None]:
     }
 
 
-def sheet(results: Results, beside: published.Table, title: str, *, metrics: bool) -> Sheet:
-    """`metrics`: a column for them, where the tasks have different ones."""
-    asked, depth = results.asked, int(results.store.encoder["layers"])
-    found = {task: chosen(results, task, depth) for task in asked.tasks}
-    found = {task: groups for task, groups in found.items() if any(groups.values())}
-    lines: list[tuple[str, dict[str, Mean | None]]] = []
+def _all_chosen(results: Results) -> dict[str, Best]:
+    """Of the tasks of which there is anything."""
+    depth = int(results.store.encoder["layers"])
+    found = {task: chosen(results, task, depth) for task in results.asked.tasks}
+    return {task: groups for task, groups in found.items() if any(groups.values())}
+
+
+def sheet(
+    results: Results, beside: published.Table, title: str, shown: Sequence[str], *, metrics: bool = False,
+    sizes: bool = False,
+) -> Sheet:  # fmt: skip
+    """`shown`: the groups, each with its published figures. `metrics`: a column for them, where the tasks have
+    different ones. `sizes`: columns for the number of layers and the size that were chosen."""
+    found = _all_chosen(results)
+    options = OPTIONS if sizes else {}
+    lines: list[Line] = []
     rows = []
     for task, groups in found.items():
         for name, extra in ((task, None), (published.MISMATCHED, "mismatched"))[: 2 if task == "glue/mnli" else 1]:
-            scores = {g: _score(c, extra) for g, c in groups.items()}
+            scores = {group: _score(groups[group], extra) for group in shown}
             if extra is None or any(scores.values()):
-                data = next(c.data for c in groups.values() if c)
                 lines.append((name, scores))
-                rows.append(_row(names.title(name, data), name, groups, scores, beside, metrics))
-    whole = [line for line in lines if not _sampled(found[_trained(line[0])])]
-    title_of_mean = "mean of these" if whole in ([], lines) else "mean, no samples"
-    sums = _sums(title_of_mean, whole or lines, found, beside, metrics) if found else []
-    fixed = asked.values(asked.tasks[0]).fixed
-    columns = ["task", *(["metric"] * metrics), "full", "publ.", "variable", "n"]
-    columns += ["publ."] * ("variable" in beside.rows) + ["adapters", "size", "publ.", f"size {fixed}"]
-    columns += ["publ." if fixed == 64 else "publ. 64"] * ("fixed" in beside.rows)
+                cells = [_title(name, groups), *([names.metric_title(names.metric(name)).partition(" ")[0]] * metrics)]
+                for group in shown:
+                    cells.append(str(scores[group] or "–"))
+                    cells += [_option(groups[group], options[group])] if group in options else []
+                    if group in beside.rows:
+                        score = beside.rows[group].scores.get(name)
+                        cells.append("–" if score is None else f"{score:.1f}")
+                rows.append(cells)
+    sums = [[row[0], *([""] * metrics), *row[1:]] for row in _sums(lines, found, beside, shown, options)]
+    columns = ["task", *(["metric"] * metrics)]
+    fixed = results.asked.values(results.asked.tasks[0]).fixed
+    for group in shown:
+        columns.append(f"size {fixed}" if group == "fixed" else TITLES.get(group, group))
+        columns += [{"number": "n"}.get(options[group], options[group])] if group in options else []
+        columns += ["publ. 64" if group == "fixed" and fixed != 64 else "publ."] * (group in beside.rows)
     return Sheet(title, columns, [*rows, *sums], left=1 + metrics, sums=len(sums))
+
+
+def chosen_sheet(results: Results) -> list[Sheet]:
+    """What was chosen for each task, where the table of scores has no room for it."""
+    found = _all_chosen(results)
+    rows = []
+    for task, groups in found.items():
+        searched = groups[no_bert.GROUP]
+        rows.append(
+            [
+                _title(task, groups),
+                _cut(searched.won, WINNER) if isinstance(searched, no_bert.Found) else "–",
+                *(_option(groups[group], option) for group, option in OPTIONS.items()),
+                str(_score(groups["fixed"], None) or "–"),
+            ]
+        )  # fmt: skip
+    fixed = results.asked.values(results.asked.tasks[0]).fixed
+    title = f"Chosen on validation: without BERT, the top n layers, the adapters' size; and the score with size {fixed}"
+    return [Sheet(title, ["task", "without BERT", "n", "size", f"size {fixed}"], rows, left=2)] if rows else []
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _title(task: str, groups: Best) -> str:
+    return names.title(task, next(one.data for one in groups.values() if one))
+
+
+def _option(one: Any, name: str) -> str:
+    return "–" if one is None else str(getattr(one.method, name))
 
 
 def _trained(task: str) -> str:
@@ -67,51 +119,34 @@ def _trained(task: str) -> str:
     return "glue/mnli" if task == published.MISMATCHED else task
 
 
-def _sampled(groups: dict[str, Chosen | None]) -> bool:
+def _sampled(groups: Best) -> bool:
     return any(one.data.get("partial") for one in groups.values() if one)
 
 
-def _score(one: Chosen | None, extra: str | None) -> Mean | None:
-    if one is None:
-        return None
-    return one.score if extra is None else one.extra(extra)
-
-
-def _row(
-    title: str, task: str, groups: dict[str, Chosen | None], scores: dict[str, Mean | None], beside: published.Table,
-    metrics: bool,
-) -> list[str]:  # fmt: skip
-    cells = [title, *([names.metric_title(names.metric(task)).partition(" ")[0]] * metrics)]
-    for group in GROUPS:
-        cells.append("–" if scores[group] is None else str(scores[group]))
-        one = groups[group]
-        if group in ("variable", "adapters"):
-            size = getattr(one.method, "number" if group == "variable" else "size") if one else "–"
-            cells.append(str(size))
-        if group in beside.rows:
-            score = beside.rows[group].scores.get(task)
-            cells.append("–" if score is None else f"{score:.1f}")
-    return cells
+def _score(one: Chosen | no_bert.Found | None, extra: str | None) -> Mean | None:
+    if one is None or extra is None:
+        return None if one is None else one.score
+    return one.extra(extra) if isinstance(one, Chosen) else None
 
 
 def _sums(
-    title: str,
-    lines: list[tuple[str, dict[str, Mean | None]]],
-    found: dict[str, dict[str, Chosen | None]],
-    beside: published.Table,
-    metrics: bool,
+    lines: list[Line], found: dict[str, Best], beside: published.Table, shown: Sequence[str], options: dict[str, str]
 ) -> list[list[str]]:
     """The mean over these tasks, ours and the published; what they cost together, and each."""
-    blank = [""] * metrics
-    count = f"total, {len(found)} task{'s' * (len(found) > 1)}"
-    mean, cost, part = ([name, *blank] for name in (title, count, "trained a task"))
-    for group in GROUPS:
+    if not lines:
+        return []
+    whole = [line for line in lines if not _sampled(found[_trained(line[0])])]
+    mean = ["mean of these" if whole in ([], lines) else "mean, no samples"]
+    cost, part = [f"total, {len(found)} task{'s' * (len(found) > 1)}"], ["trained a task"]
+    lines = whole or lines
+    for group in shown:
         ours = [scores[group] for _, scores in lines]
         mean.append("–" if None in ours else f"{100 * statistics.fmean(m.value for m in ours if m):.1f}")
-        kept = [one for groups in found.values() if (one := groups[group]) is not None]
-        cost.append(f"{total(kept, copies=group == 'full'):.2f}×" if len(kept) == len(found) else "–")
-        part.append(percent(share(kept)) if len(kept) == len(found) else "–")
-        if group in ("variable", "adapters"):
+        kept = [one for groups in found.values() if isinstance(one := groups[group], Chosen)]
+        there = len(kept) == len(found)
+        cost.append(f"{total(kept, copies=group == 'full'):.2f}×" if there else "–")
+        part.append(percent(share(kept)) if there else "–")
+        if group in options:
             for cells in (mean, cost, part):
                 cells.append("")
         row = beside.rows.get(group)
@@ -121,10 +156,6 @@ def _sums(
             cost.append("–" if row.total is None else f"{row.total:g}×")
             part.append("–" if row.share is None else percent(row.share))
     return [mean, cost, part]
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.3g}%"
 
 
 def tried_note(asked: Asked, depth: int) -> str:
@@ -141,7 +172,8 @@ def tried_note(asked: Asked, depth: int) -> str:
 
 def published_notes(beside: published.Table, many: int) -> list[str]:
     """What the published figures of all tasks are, which the table's mean over some of them does not show."""
-    means = ", ".join(f"{name} {row.mean:.1f}" for name, row in beside.rows.items()).replace("fixed", "adapters 64")
+    titles = {**TITLES, "fixed": "adapters 64"}
+    means = ", ".join(f"{titles.get(group, group)} {row.mean:.1f}" for group, row in beside.rows.items())
     return [
         f"Published means over all {many} tasks: {means}. In the table both means are over the tasks shown; published "
         f"totals are of {many} tasks.",

@@ -8,18 +8,17 @@ from collections.abc import Iterable
 from intarsia.lab.paper import names, plan, published
 from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name, short
 from intarsia.lab.paper.experiment import Experiment
-from intarsia.lab.paper.figures import Curve, curves
+from intarsia.lab.paper.figures import PARAMETERS, Curve, curves
 from intarsia.lab.paper.further import TASKS as FURTHER_TASKS
 from intarsia.lab.paper.glue import TASKS as GLUE_TASKS
 from intarsia.lab.paper.plan import Asked, Planned
-from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile
+from intarsia.lab.paper.selection import Chosen, Results, percentile
 from intarsia.methods import Method, short_name, to_dict
 
 TITLE = "Trade-off of trained parameters and score"
 SINGLE = ("glue/mnli", "glue/cola")  # that the paper draws alone
 SUITES = {"glue": "GLUE", "extra": "further tasks"}
 CURVES = {"adapters": "adapters", "variable": "variable fine-tuning (top layers)", "layernorm": "LayerNorms only"}
-X = "trained parameters a task, without the head"
 Points = dict[Method, Chosen]
 
 
@@ -101,8 +100,8 @@ def _over_tasks(made: Drawn, results: Results, found: dict[str, dict[str, Points
     )
     if drawn:
         figure = curves(
-            drawn, x=X, y="score minus full fine-tuning's (points)", band=True, line=(0.0, "full"), counts=True,
-            bounds="line: median over tasks; band: 20th to 80th percentile",
+            drawn, x=PARAMETERS, y="Score minus full fine-tuning's (points)", band=True, line=(0.0, "full fine-tuning"),
+            counts=True, bounds="line: median over tasks; band: 20th to 80th percentile",
         )  # fmt: skip
         caption = f"{encoder_name(results)}, {len(found)} tasks: {shown}."
         made.pictures.append(Picture(f"tradeoff-{suite}", figure, caption))
@@ -116,7 +115,7 @@ def _single(made: Drawn, results: Results, task: str, found: dict[str, Points]) 
         points = []
         for method, best in found.get(group, {}).items():
             score, count = best.score, best.parameters["method"]
-            points.append((float(count), *_bounds(score)))
+            points.append((float(count), *score.bounds))
             name = short_name(to_dict(method))
             known = beside.get(name)
             told = "–" if known is None else f"{known.score}"
@@ -137,18 +136,13 @@ def _single(made: Drawn, results: Results, task: str, found: dict[str, Points]) 
     if drawn:
         several = len(full.records) > 1 if full else False
         figure = curves(
-            drawn, x=X, y=f"{metric} on test ({'× 100' if 'correlation' in metric else '%'})",
-            line=None if full is None else (100 * full.score.value, "full"), counts=True,
+            drawn, x=PARAMETERS, y=f"{metric} on test ({'× 100' if 'correlation' in metric else '%'})",
+            line=None if full is None else (100 * full.score.value, "full fine-tuning"), counts=True,
             bounds="bars: standard error over seeds" if several else "one seed",
         )  # fmt: skip
         made.pictures.append(
             Picture(f"tradeoff-{task.partition('/')[2]}", figure, f"{title}, {encoder_name(results)}.")
         )
-
-
-def _bounds(score: Mean) -> tuple[float, float, float]:
-    error = score.error or 0.0
-    return 100 * score.value, 100 * (score.value - error), 100 * (score.value + error)
 
 
 TRADEOFF = Experiment("tradeoff", TITLE, (*GLUE_TASKS, *FURTHER_TASKS), planned, draw)

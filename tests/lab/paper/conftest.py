@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 from families import opinions, save_tiny
+from tagged import as_squad, riddles
 
 from intarsia.tasks.suites import find
 
 
 def jsonl(folder: Path, name: str, rows: list[dict[str, Any]], *, whole: int | None = None) -> None:
     """`whole`: the manifest says that it has so many rows, as the official task."""
+    raw(folder, name, "".join(json.dumps(row) + "\n" for row in rows), whole=whole)
+
+
+def raw(folder: Path, name: str, content: str, *, whole: int | None = None) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(content)
     manifest = folder / "MANIFEST.json"
     known = json.loads(manifest.read_text()) if manifest.is_file() else {}
     if whole is not None:
@@ -35,7 +40,7 @@ def rows_of(count: int, labels: tuple[str, ...], seed: int, *, pairs: bool = Fal
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CoLA and RTE whole, MNLI a sample, two further tasks whole."""
+    """CoLA, RTE and SQuAD 1.1 whole, MNLI and SQuAD 2.0 samples, two further tasks whole."""
     made = tmp_path_factory.mktemp("data")
     for name, seed, pairs in (("cola", 1, False), ("rte", 2, True)):
         task = find(f"glue/{name}")
@@ -50,6 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("sms_spam", "airline"):
         task = find(f"extra/{name}")
         jsonl(made, f"extra/{name}/all.jsonl", rows_of(100, task.labels, 7), whole=task.rows["all"])
+    for split, count in (("train", 40), ("dev", 16)):
+        asked, some = (as_squad(riddles(count, seed=count, none=none)) for none in (False, True))
+        raw(made, f"squad/v1.1/{split}-v1.1.json", json.dumps(asked), whole=find("squad/v1.1").rows[split])
+        raw(made, f"squad_partial/v2.0/{split}-v2.0.json", json.dumps(some))
     return made
 
 

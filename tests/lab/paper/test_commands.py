@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
-from intarsia.lab.paper import EXPERIMENTS, running
+from intarsia.lab.paper import EXPERIMENTS, no_bert, running
 from intarsia.lab.paper.plan import Asked
 from intarsia.lab.paper.runs import Store
 from intarsia.methods import TopLayers
 from intarsia.train import step as step_module
 
-TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola"}
+TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola", "squad": "v1.1"}
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def test_the_page_has_all_and_needs_nothing_else(
     html = (Store(results, tiny_folder).folder / "report.html").read_text()
     for experiment in EXPERIMENTS.values():
         assert f"<h2>{experiment.title}</h2>" in html
-    assert html.count("<svg") == 5 and "<img" not in html and "<script" not in html and 'src="' not in html
-    assert 'href="http' not in html
+    assert html.count("<svg") == 6 and "<img" not in html and "<script" not in html and 'src="' not in html
+    assert 'href="http' not in html and "matplotlib.org" not in html and html.count("<tfoot>") == 2
 
 
 def test_the_table_of_glue(folder: Path, tiny_folder: str, results: Path) -> None:
@@ -106,12 +106,70 @@ def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tm
         paper("glue", folder, tiny_folder, tmp_path, "--tasks", "mnli")
 
 
+def test_the_search_without_bert_stands_beside_the_published_one(
+    folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    search = no_bert.search
+
+    def counted(data: Any, **options: Any) -> Any:
+        searched.append(data.source["suite"])
+        return search(data, **options)
+
+    monkeypatch.setattr(no_bert, "search", counted)
+    with monkeypatch.context() as alone:
+        no_training(alone)
+        for _ in range(2):
+            out = paper("further", folder, tiny_folder, tmp_path, "--only", "no_bert").stdout
+    assert searched == ["extra/sms_spam", "extra/airline"]
+    rows = [line.split() for line in out.splitlines() if line.startswith("airline  ")]
+    assert 0 < float(rows[0][1]) <= 100 and rows[0][2:] == ["84.5", "–", "83.6", "–", "84.0", "–", "84.5"]
+    assert rows[1][-3:] == ["–", "–", "–"] and "word" in rows[1]  # what won; n, size and score
+    out = paper("further", folder, tiny_folder, tmp_path, "--only", "full", "--tasks", "airline").stdout
+    cells = next(line.split() for line in out.splitlines() if line.startswith("airline  "))
+    assert cells[1] == rows[0][1] and cells[3] != "–" and "total, 1 task" in out
+    file = Store(tmp_path, tiny_folder).folder / "no_bert" / "extra-airline.jsonl"
+    stored = json.loads(file.read_text())
+    assert stored["candidates"] == 3 and stored["data"]["suite"] == "extra/airline" and stored["parameters"] > 0
+    file.write_text(json.dumps({**stored, "data": {**stored["data"], "sha256": "other rows"}}) + '\n{"task": "ext')
+    assert paper("further", folder, tiny_folder, tmp_path, "--only", "no_bert").exit_code == 0
+    assert searched[2:] == ["extra/airline"] and len(file.read_text().splitlines()) == 3
+    with pytest.raises(IntarsiaError, match="no group 'no_bert'"):
+        paper("glue", folder, tiny_folder, tmp_path, "--only", "no_bert")
+
+
+def test_questions_of_squad(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    line = ["paper", "squad", "--tasks", "v1.1,squad/v2", "--samples", "--grid", "tiny", "--data", str(folder)]
+    line += ["--encoder", tiny_folder, "--results", str(tmp_path)]
+    out = CliRunner().invoke(app, line, catch_exceptions=False).stdout
+    assert "head on every token, texts of ≤ 384 tokens" in " ".join(out.split())
+    whole, sample = out.split("SQuAD 1.1: ")[1].split("SQuAD 2.0 (sample): ")[:2]
+    for part, small, full in ((whole, "89.9", "90.7"), (sample, "–", "–")):
+        rows = {cells[0]: cells for cells in map(str.split, part.splitlines()) if cells}
+        assert rows["houlsby-2"][-4] == small and rows["full"][-4] == full and rows["houlsby-4"][-4] == "–"
+        assert "100" in rows["full"][-6] and rows["full"][-2:] == ["0.001", "1"]
+    assert "SQuAD 2.0 (sample): the given dev part is test" in " ".join(out.split())
+    for task in ("squad/v1.1", "squad/v2.0"):
+        for record in Store(tmp_path, tiny_folder).records(task).values():
+            assert record.settings["max_length"] == 384 and record.settings["metric"] == "f1" and record.test
+            assert 0 <= record.extras["exact-match"] <= record.test
+
+
 def test_limited_results_are_kept_apart(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     out = paper("init", folder, tiny_folder, tmp_path, "--limit", "20").stdout
     assert "CoLA (20 rows)" in out and "not results of the official tasks" in " ".join(out.split())
     assert (tmp_path / "paper" / "tiny-bert-limit20").is_dir() and not (tmp_path / "paper" / "tiny-bert").exists()
     with pytest.raises(IntarsiaError, match="no results"):
         paper("init", folder, tiny_folder, tmp_path, "--draw-only")
+
+
+def test_trying_out_takes_fewer_test_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "TRIED_OUT", 10)
+    wanted = [Asked(("glue/mnli",), "tiny", limit=limit, samples=True) for limit in (None, 20)]
+    whole, tried = (running.load_tasks(["glue/mnli"], asked, folder)[0]["glue/mnli"] for asked in wanted)
+    assert [len(x) for x in (whole.data.test, whole.extras["mismatched"])] == [60, 60]
+    assert [len(x) for x in (tried.data.test, tried.extras["mismatched"])] == [10, 10]
+    assert tried.data.source["rows"]["test"] == 10 and tried.data.source["sha256"] != whole.data.source["sha256"]
 
 
 def test_after_a_kill_no_run_is_repeated(
@@ -170,6 +228,7 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
         (("--tasks", "colla"), "colla"),
         (("--tasks", "squad/v1.1"), "cannot be used here"),
         (("--tasks", "ax"), "cannot be used here"),
+        (("--max-length", "0"), "leaves no tokens"),
         (("--only", "full,adapter"), "no group 'adapter'. Expected .* full, variable, adapters"),
     ):
         with pytest.raises(IntarsiaError, match=message):

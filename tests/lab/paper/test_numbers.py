@@ -14,6 +14,7 @@ from families import opinions, tiny_with_words
 
 from intarsia.lab.paper import published, scoring
 from intarsia.lab.paper.ablation import changes
+from intarsia.lab.paper.figures import Curve, curves
 from intarsia.lab.paper.plan import Asked, full
 from intarsia.lab.paper.runs import Record, Store
 from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile, share, total
@@ -138,9 +139,22 @@ def test_changes_are_relative_to_each_run() -> None:
     assert changes(runs) == {(0, 0): pytest.approx(-25.0)}
 
 
+@pytest.mark.parametrize(
+    ("counts", "ticks"),
+    [((33_000, 51_500), ["20 k", "50 k"]), ((1_000, 2_000_000), ["1 k", "10 k", "100 k", "1 M"])],
+)
+def test_numbers_of_parameters_are_named_on_narrow_and_wide_axes(counts: tuple[float, ...], ticks: list[str]) -> None:
+    figure = curves([Curve("adapters", [(x, 80.0, 79.0, 81.0) for x in counts])], x="", y="", counts=True)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    low, high = axes.get_xlim()
+    named = [tick.get_text() for tick in axes.get_xticklabels() if low <= tick.get_position()[0] <= high]
+    assert named == ticks and len(figure.legends) == 1
+
+
 def test_published_tables_are_complete() -> None:
     assert len(published.GLUE_TASKS) == 9 and set(published.GLUE.rows) == {"full", "adapters", "fixed"}
-    assert set(published.FURTHER.rows) == {"no BERT", "full", "variable", "adapters"}
+    assert set(published.FURTHER.rows) == {"no_bert", "full", "variable", "adapters"}
     for table, count in ((published.GLUE, 9), (published.FURTHER, 17)):
         for row in table.rows.values():
             assert len(row.scores) == count
