@@ -207,7 +207,7 @@ def _units(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-def _chances(p: float, site: int) -> tuple[int, float, float]:
+def _chances(p: float, site: int) -> tuple[int, int, float]:
     return site_of(site), limit_of(p), 1.0 / (1.0 - p)
 
 

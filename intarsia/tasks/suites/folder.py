@@ -34,6 +34,7 @@ class Part:
     rows: int | None = None  # None: not here
     path: Path | None = None
     sample: bool = False  # lies under a name for samples
+    also: tuple[Path, ...] = ()  # further files of the sample
 
     @property
     def whole(self) -> bool:
@@ -54,6 +55,11 @@ class Status:
     @property
     def paths(self) -> dict[str, Path]:
         return {part.split: part.path for part in self.parts if part.path is not None}
+
+    @property
+    def files(self) -> dict[str, tuple[Path, ...]]:
+        """All files of each split that is here."""
+        return {part.split: (part.path, *part.also) for part in self.parts if part.path is not None}
 
     def to_dict(self) -> dict[str, Any]:
         task = self.task
@@ -109,9 +115,13 @@ def _part(task: SuiteTask, split: str, folder: Path, official: Path, partial: Pa
         return Part(split, wanted, _rows(task, path, folder, known), path)
     path = _named(task, partial, (split, *OTHER_NAMES.get(split, ())))
     candidates = [path] if path else [*_subsets(task, official, split), *_subsets(task, partial, split)]
-    counted = [(_rows(task, one, folder, known), one) for one in candidates]
-    rows, path = max(counted, default=(None, None), key=lambda found: found[0])
-    return Part(split, wanted, rows, path, sample=path is not None)
+    counted = sorted(((_rows(task, one, folder, known), one) for one in candidates), reverse=True)
+    if not counted:
+        return Part(split, wanted)
+    if task.kind == "span":  # questions that several samples have can be told
+        also = tuple(one for _, one in counted[1:])
+        return Part(split, wanted, sum(rows for rows, _ in counted), counted[0][1], sample=True, also=also)
+    return Part(split, wanted, *counted[0], sample=True)
 
 
 def _named(task: SuiteTask, folder: Path, splits: tuple[str, ...]) -> Path | None:

@@ -30,11 +30,14 @@ def load(
             f"{name} has a test part only. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
         )
     found = _here(task, data_folder(data), partial)
-    paths = {split: path for split, path in found.paths.items() if split in ("train", "dev", "test", "all")}
-    if not paths.keys() & {"train", "all"}:
-        raise DataError(f"{name}: train is missing, and only {', '.join(paths)} here. {_advice(task)}")
-    rows = {split: [row for _, row in read_rows(path)] for split, path in paths.items()}
+    files = {split: some for split, some in found.files.items() if split in ("train", "dev", "test", "all")}
+    if not files.keys() & {"train", "all"}:
+        raise DataError(f"{name}: train is missing, and only {', '.join(files)} here. {_advice(task)}")
+    rows = {split: [row for path in some for _, row in read_rows(path)] for split, some in files.items()}
     kept = {split: [row for row in some if _is_learned(task, row)] for split, some in rows.items()}
+    for split, some in files.items():
+        if len(some) > 1:
+            kept[split] = list({(row["context"], row["question"]): row for row in reversed(kept[split])}.values())[::-1]
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
         kept = {"all": [row for some in kept.values() for row in some]}
@@ -43,7 +46,7 @@ def load(
     origin = {
         **loaded.source,
         "from": "files",
-        "files": {split: str(path) for split, path in paths.items()},
+        "files": {split: ", ".join(map(str, some)) for split, some in files.items()},
         "suite": task.full_name,
         "partial": found.state != "whole",
         "left_out": left_out,

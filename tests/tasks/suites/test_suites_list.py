@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from intarsia.cli import app
 from intarsia.errors import DataError
-from intarsia.tasks.suites import find, read_texts, status
+from intarsia.tasks.suites import find, load, read_texts, status
 
 runner = CliRunner()
 
@@ -43,6 +43,25 @@ def test_states(tmp_path: Path) -> None:
     assert status(spam, tmp_path).state == "partial"
     jsonl(tmp_path / "extra/sms_spam/all.jsonl", 5574)
     assert status(spam, tmp_path).state == "whole"
+
+
+def test_several_samples_of_questions_are_one_sample(tmp_path: Path) -> None:
+    folder = official.squad(tmp_path / "squad/v1.1", "dev")
+    for name in ("official", "located"):
+        official.squad(folder, "train").joinpath("train-v1.1.json").rename(folder / f"train_subset_{name}.json")
+    more = json.loads((folder / "train_subset_located.json").read_text())
+    paragraphs = more["data"][0]["paragraphs"]
+    first = paragraphs[0]["qas"][0]
+    for n in range(3, 12):
+        own = {**first, "id": f"q{n}", "question": f"What flows, {n}?"}
+        paragraphs.append({"context": f"{official.CONTEXT} {n}", "qas": [own]})
+    (folder / "train_subset_located.json").write_text(json.dumps(more))
+    found = status(find("squad/v1.1"), tmp_path)
+    assert found.state == "partial" and found.parts[0].rows == 2 + 11
+    assert [path.name for path in found.files["train"]] == ["train_subset_located.json", "train_subset_official.json"]
+    loaded = load("squad/v1.1", tmp_path, partial=True)
+    assert len({e.text for e in loaded.train + loaded.dev}) == len(loaded.train + loaded.dev) == 11  # each once
+    assert loaded.source["left_out"] == 2
 
 
 def test_a_manifest_is_believed_only_for_files_of_its_size(tmp_path: Path) -> None:
