@@ -95,7 +95,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     header = entry.header
     labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
-    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed"]
+    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start"]
     recipe = {k: training[k] for k in shown if k in training}
     others = [
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
@@ -104,7 +104,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
-        ["test", test_score(header.metrics) + f" ({header.metrics['metric']})"],
+        ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
         ["validation", f"{100 * header.metrics['dev']:.1f} at epoch {header.metrics['best_epoch']}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
@@ -130,11 +130,13 @@ def learned(entry: Entry) -> str:
     score = (
         ""
         if test is None
-        else f"{header.metrics['metric']} {test_score(header.metrics)} on {test['examples']:,} test examples; "
+        else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
+        "examples; "
     )
+    start = header.training.get("head_start")
     return (
         f"{entry.name} version {entry.version}: {score}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}"
+        f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}"
     )
 
 
@@ -145,6 +147,10 @@ def test_score(metrics: dict[str, Any]) -> str:
         return "–"
     value, low, high = (100 * test[k] for k in ("value", "low", "high"))
     return f"{value:.1f} ({low:.1f}–{high:.1f})"
+
+
+def _perplexity(test: dict[str, Any] | None) -> str:
+    return f", perplexity {test['perplexity']:.2f}" if test and "perplexity" in test else ""
 
 
 def _parameters(counts: dict[str, int]) -> str:
