@@ -309,9 +309,5 @@ def evaluate(
              "examples": result.examples}
         )  # fmt: skip
     else:
-        times = 1 if result.metric == "perplexity" else 100
-        value, low, high = (times * x for x in i)
-        console.say(
-            f"{name}: {result.metric} {value:.1f} (95 % interval {low:.1f} to {high:.1f}) "
-            f"on {result.examples:,} examples"
-        )
+        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else console.score(x, i.value) for x in i)
+        console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")

@@ -53,7 +53,9 @@ class Answers:
 
     def head(self, pooling: Pooling) -> Head:
         if pooling == "none" and not self.reads_tokens:
-            raise IntarsiaError("the pooling none is for kinds that read tokens; choose mean, cls, pooler or trained-pooler.")
+            raise IntarsiaError(
+                "the pooling none is for kinds that read tokens; choose mean, cls, pooler or trained-pooler."
+            )
         return Head(self.outputs, "none" if self.reads_tokens else pooling)
 
     def inputs(
