@@ -43,7 +43,7 @@ def gather(
         lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
         raise IntarsiaError(f"standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
-    found = [line if kind == "tags" else _text(line) for line in lines if line.strip()]
+    found = [line if kind in ("tags", "words") else _text(line) for line in lines if line.strip()]
     if not found:
         raise IntarsiaError("no text to ask about: give texts as arguments, on standard input, or with --file.")
     return found if context is None else [(question, context) for question in found if isinstance(question, str)]
@@ -98,6 +98,10 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     for number, row in enumerate(rows, 1):
         if "tags" in row:
             flat += [{"sentence": number, "task": row["task"], **word} for word in row["tags"]]
+            continue
+        if "masks" in row:
+            masks = enumerate(row["masks"], 1)
+            flat += [{"text": number, "task": row["task"], "mask": i, **word} for i, m in masks for word in m["words"]]
             continue
         row.pop("candidates", None)
         probabilities = row.pop("probabilities", {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,14 @@ def number(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def score(value: float, bound_of: float | None = None) -> str:
+    """Times 100, as the papers give them: 0.876 → 87.6. Small ones, as likelihoods can be, have two digits that count;
+    a bound has as many as what it is a bound of."""
+    size = abs(value if bound_of is None else bound_of)
+    digits = 1 if size >= 0.01 or size == 0 else 1 - math.floor(math.log10(100 * size))
+    return f"{100 * value:.{digits}f}"
+
+
 def size(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -109,7 +118,7 @@ def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
 
 
 def describe(p: Progress) -> str:
-    validation = "" if p.validation is None else f" · {p.metric} {100 * p.validation:.1f}"
+    validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
     return (
         f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.3f}{validation} · {number(p.tokens_per_second)} tokens/s · "
         f"{seconds(p.seconds_left)} left"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from intarsia.console import number, seconds, size, table
+from intarsia.console import number, score, seconds, size, table
 from intarsia.methods import short_name
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     header = entry.header
     labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
-    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed"]
+    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start"]
     recipe = {k: training[k] for k in shown if k in training}
     others = [
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
@@ -104,8 +104,8 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
-        ["test", test_score(header.metrics) + f" ({header.metrics['metric']})"],
-        ["validation", f"{100 * header.metrics['dev']:.1f} at epoch {header.metrics['best_epoch']}"],
+        ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
+        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
@@ -127,14 +127,16 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
 def learned(entry: Entry) -> str:
     header = entry.header
     test = header.metrics.get("test")
-    score = (
+    result = (
         ""
         if test is None
-        else f"{header.metrics['metric']} {test_score(header.metrics)} on {test['examples']:,} test examples; "
+        else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
+        "examples; "
     )
+    start = header.training.get("head_start")
     return (
-        f"{entry.name} version {entry.version}: {score}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}"
+        f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
+        f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}"
     )
 
 
@@ -143,8 +145,12 @@ def test_score(metrics: dict[str, Any]) -> str:
     test = metrics.get("test")
     if test is None:
         return "–"
-    value, low, high = (100 * test[k] for k in ("value", "low", "high"))
-    return f"{value:.1f} ({low:.1f}–{high:.1f})"
+    value, low, high = (score(test[k], test["value"]) for k in ("value", "low", "high"))
+    return f"{value} ({low}–{high})"
+
+
+def _perplexity(test: dict[str, Any] | None) -> str:
+    return f", perplexity {test['perplexity']:.2f}" if test and "perplexity" in test else ""
 
 
 def _parameters(counts: dict[str, int]) -> str:

@@ -93,7 +93,7 @@ def tiny_tokenizer(pad: int = 0) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    words = [WORDS[pad], WORDS[1 - pad], *WORDS[2:]]
+    words = [WORDS[pad], WORDS[1 - pad], *WORDS[2:], "[MASK]"]
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.TemplateProcessing(
@@ -107,6 +107,7 @@ def tiny_tokenizer(pad: int = 0) -> Any:
         unk_token="[UNK]",
         cls_token="[CLS]",
         sep_token="[SEP]",
+        mask_token="[MASK]",
         model_max_length=40,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )

@@ -1,4 +1,4 @@
-"""Small tasks whose head reads every token, for tests."""
+"""Small tasks whose head reads tokens, for tests."""
 
 from __future__ import annotations
 
@@ -45,6 +45,13 @@ def riddles(count: int = 60, seed: int = 0, none: bool = False) -> list[Question
         answers = ((len(before) + (at > 0), answer),) if there else ()
         made.append(Question("is it good", context, None, f"q{number}", answers))
     return made
+
+
+def topics(count: int = 60, seed: int = 0, longest: int = 9) -> list[str]:
+    """Texts that keep to the words of one of four topics: any word tells which the others may be."""
+    draw = random.Random(seed)
+    words = ["apple pear plum book".split(), "red blue green big".split(), "day night sun rain".split(), WORDS[-4:]]
+    return [" ".join(draw.choices(draw.choice(words), k=draw.randint(4, longest))) for _ in range(count)]
 
 
 def as_squad(questions: list[Question]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from families import opinions, save_tiny
-from tagged import as_squad, colours, riddles
+from tagged import as_squad, colours, riddles, topics
 from typer.testing import CliRunner
 
 from intarsia.cli import app
@@ -356,3 +356,37 @@ def test_questions_are_answered(base: str, tmp_path: Path) -> None:
     assert scored.returncode == 0 and "riddle: exact-match:answered" in scored.stdout
     wrong = intarsia("predict", "riddle", "is it good", cwd=tmp_path)
     assert wrong.returncode == 2 and "give (question, context)" in wrong.stderr
+
+
+def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("train", 40), ("valid", 10), ("test", 10)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(topics(count, count)))
+    runner = CliRunner()
+    quick = ["--kind", "words", "--encoder", base]
+    done = runner.invoke(app, ["learn", "words", ".", *quick, "-m", "houlsby-8", "--epochs", "1"])
+    assert done.exit_code == 0, done.output
+    assert "hidden words; 40 train, 10 dev, 10 test (as given)" in done.output
+    assert "words version 1: likelihood" in done.stdout and ", perplexity " in done.stdout
+    shown = runner.invoke(app, ["show", "words"]).stdout
+    assert "likelihood" in shown and "perplexity" in shown and "tied to the word embeddings" in shown
+    answer = json.loads(runner.invoke(app, ["predict", "words", "red [MASK]\tblue"]).stdout)
+    assert answer["text"] == "red [MASK]\tblue" and answer["masks"][0]["start"] == 4
+    assert [set(word) for word in answer["masks"][0]["words"]] == [{"word", "probability"}] * 5
+    (tmp_path / "asked.txt").write_text("red [MASK]\n\n[MASK] and [MASK]\n")
+    assert runner.invoke(app, ["predict", "words", "-f", "asked.txt", "-o", "out.csv"]).exit_code == 0
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["text", "task", "mask", "word", "probability"] and len(rows) == 15
+    scored = runner.invoke(app, ["evaluate", "words", ".", "--metric", "perplexity", "--json"])
+    assert json.loads(scored.stdout)["value"] > 1 and json.loads(scored.stdout)["examples"] == 10
+    assert "perplexity" in runner.invoke(app, ["evaluate", "words", ".", "--metric", "perplexity"]).stdout
+    (tmp_path / "grid.toml").write_text('methods = ["houlsby-8", "lora-2"]\nlearning_rate = [1e-3]\nepochs = [1]\n')
+    swept = runner.invoke(app, ["sweep", ".", "--grid", "grid.toml", "--name", "words", *quick])
+    assert swept.exit_code == 0 and "words version 2: likelihood" in swept.stdout, swept.output
+    compared = runner.invoke(
+        app, ["compare", ".", *quick, "-m", "layernorm,features", "--seeds", "1", "--epochs", "1", "--json"]
+    )
+    assert compared.exit_code == 0, compared.output
+    found = json.loads(compared.stdout)
+    assert found["metric"] == "likelihood" and "one vector a text" in compared.stdout

@@ -25,7 +25,7 @@ from intarsia.bank.work import working_folder
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Example, Kind, Question
-from intarsia.tasks.metrics import Interval, check_metric, default_metric
+from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
@@ -46,7 +46,7 @@ Text = str | Sequence[str] | Question  # a text; a pair of texts, or the words o
 @dataclass(frozen=True)
 class Prediction:
     """One answer. `label` for one of n, `labels` for several of n, `score` for a number, `tags` for words, with the
-    `entities` that the tags make; `answer` for a span, empty where there is none."""
+    `entities` that the tags make; `answer` for a span, empty where there is none; `masks` for words to fill in."""
 
     task: str
     label: str | None = None
@@ -62,6 +62,7 @@ class Prediction:
         None  # by how much no answer is better than the best; above a threshold, none is given
     )
     candidates: list[dict[str, Any]] | None = None  # text, start, probability
+    masks: list[dict[str, Any]] | None = None  # start (character), words: the likeliest, each with its probability
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}
@@ -147,7 +148,7 @@ class Bank:
 
         self.store.check_name(name)
         if settings is not None and settings.metric is not None and isinstance(data, TaskData):
-            check_metric(settings.metric, data.kind, data.labels)  # before anything is loaded
+            check_choosing(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
         method = method or Bottleneck()
         settings = settings or Settings.for_method(method, max_length=default_length(task.kind))
@@ -230,6 +231,7 @@ class Bank:
             metrics={"metric": trained.metric, "dev": state.best, "best_epoch": state.best_epoch},
             training={
                 **{k: v for k, v in job.describe().items() if k != "method"},
+                **({"head_start": "the checkpoint's"} if trained.head.starts(self.encoder) else {}),
                 "steps": state.step,
                 "tokens": state.tokens,
                 "seconds": round(state.seconds, 1),
@@ -248,6 +250,8 @@ class Bank:
         if test:
             result = self._score(inlay, test, trained.metric)
             interval = {"value": result.value, "low": result.low, "high": result.high, "examples": len(test)}
+            if trained.metric == "likelihood":
+                interval["perplexity"] = 1 / result.value
             inlay.metrics["test"] = interval
         return inlay
 
@@ -268,8 +272,8 @@ class Bank:
     def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
         """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
 
-        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over
-        spans, or a list of words for tasks that tag words.
+        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over spans, a list of
+        words for tasks that tag words, or a string with mask tokens for tasks that fill in words.
         """
         if isinstance(task, str):
             if isinstance(texts, str):

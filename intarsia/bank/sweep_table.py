@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from intarsia.console import err, seconds
+from intarsia.console import err, score, seconds
 from intarsia.methods import short_name, to_dict
 
 if TYPE_CHECKING:
@@ -126,4 +126,4 @@ def described(point: Point) -> str:
 
 
 def _dev(point: Point) -> str:
-    return "diverged" if point.dev is None else f"{100 * point.dev:.1f}"
+    return "diverged" if point.dev is None else score(point.dev)

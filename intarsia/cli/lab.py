@@ -108,9 +108,8 @@ def compare(
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit)  # type: ignore[arg-type]
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        what = f"{len(task.labels)} labels" if task.labels else "a score"
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
-        console.err.print(f"{what}; {rows} ({task.source['split']}); {runs}", markup=False)
+        console.err.print(f"{task.asks}; {rows} ({task.source['split']}); {runs}", markup=False)
     try:
         with comparison_bar(quiet=json) as watch:
             found = run(
@@ -158,8 +157,7 @@ def baseline(
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        what = f"{len(task.labels)} labels" if task.labels else "a score"
-        console.err.print(f"baseline: {what}; {rows} ({task.source['split']})")
+        console.err.print(f"baseline: {task.asks}; {rows} ({task.source['split']})")
     with search_status(quiet=json) as watch:
         found = search(task, minutes, seed, metric, watch, candidates=candidates)
     if json:

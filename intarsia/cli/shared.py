@@ -49,7 +49,7 @@ PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with 
 LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="found")]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help="label, labels (several of n), score, tags or span.", show_default="found"),
+    typer.Option("--kind", help="label, labels (several of n), score, tags, span or words.", show_default="found"),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at most so many training examples.")]
 PoolingOption = Annotated[

@@ -39,7 +39,7 @@ def learn(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A file (.csv .tsv .jsonl .parquet, SQuAD's .json, also .gz .zst), a folder with train/dev/test "
+            help="A file (.csv .tsv .jsonl .parquet .txt, SQuAD's .json, also .gz .zst), a folder with train/dev/test "
             "files, or a hub data set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
             show_default=False,
         ),
@@ -80,7 +80,8 @@ def learn(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities or exact-match.",
+            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
+            "likelihood.",
             show_default="by kind",
         ),
     ] = None,
@@ -99,7 +100,7 @@ def learn(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Learn a task from labelled texts.
+    """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
 
     The best epoch by the validation part is kept; its score on the test part is printed with a 95 % interval.
     Where the data has no parts of its own they are split off: 80/10/10, stratified, equal texts on one side.
@@ -134,8 +135,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        what = f"{len(task.labels)} {'tags' if task.kind == 'tags' else 'labels'}" if task.labels else f"a {task.kind}"
-        console.err.print(f"{name}: {what}; {rows} ({task.source['split']})")
+        console.err.print(f"{name}: {task.asks}; {rows} ({task.source['split']})")
     common = {"max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout, "seed": seed}
     if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
         console.err.print("Nine settings are tried at once, at little more than one run's cost (--no-sweep: one run).")
@@ -275,7 +275,7 @@ def predict(
     Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
     texts of an argument or a line are separated by a tab. A task that tags words splits a text at white space, or takes
     the lists [cyan]tokens[/] of a JSON Lines file. A task over spans takes questions, with [cyan]--context[/] or a tab
-    and the context behind each, or a file of SQuAD's.
+    and the context behind each, or a file of SQuAD's. A task over words fills in the masks of a text.
     """
     from intarsia import answers
 
@@ -311,7 +311,5 @@ def evaluate(
              "examples": result.examples}
         )  # fmt: skip
     else:
-        console.say(
-            f"{name}: {result.metric} {100 * i.value:.1f} (95 % interval {100 * i.low:.1f} to {100 * i.high:.1f}) "
-            f"on {result.examples:,} examples"
-        )
+        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else console.score(x, i.value) for x in i)
+        console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")

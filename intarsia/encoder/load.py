@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.prefix import Span
 from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.sites import Shape, family_of, places
+from intarsia.encoder.word_head import read_word_head
 from intarsia.errors import EncoderError
 from intarsia.methods.method import Found
 
@@ -46,6 +48,7 @@ class Encoder:
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
+        self.checkpoint: str | None = None  # where it was read from
         self._lock = threading.RLock()
         model.eval()
         expected = self._plain_states()
@@ -71,6 +74,7 @@ class Encoder:
         # A folder is remembered by its whole path, so that a bank finds it from anywhere.
         name = source if source == EMBEDDED or folder is None else str(folder.resolve())
         encoder = cls(model, tokenizer, name=name)
+        encoder.checkpoint = str(folder or source)
         return encoder if device == "cpu" and dtype == torch.float32 else encoder.to(device, dtype)
 
     def to(self, device: str | None = None, dtype: torch.dtype | None = None) -> Encoder:
@@ -113,6 +117,11 @@ class Encoder:
         if not self.shape.pooler or self.family.pooler is None:
             return None
         return self._weights[f"{self.family.pooler}.weight"], self._weights[f"{self.family.pooler}.bias"]
+
+    @cached_property
+    def word_head(self) -> dict[str, Tensor]:
+        """The output layer for masked words that the checkpoint holds beside the base; empty where it has none."""
+        return {} if self.checkpoint is None else read_word_head(self.checkpoint, self.family.masked_words)
 
     def tokenize(
         self, texts: Sequence[str], pairs: Sequence[str | None] | None = None, *, max_length: int | None = None

@@ -26,6 +26,7 @@ class Segment(NamedTuple):
 
     ids: Sequence[int]
     types: Sequence[int] | None = None
+    asked: np.ndarray | None = None  # [n, 2] where some tokens are asked about: which, and their true ids (-1: unknown)
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,11 @@ def pack(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Bat
         lengths=lengths,
         offsets=offsets,
     )
+
+
+def lengths_of(segments: Sequence[Segment], device: torch.device) -> Tensor:
+    """[segments] in tokens."""
+    return torch.tensor([len(segment.ids) for segment in segments], device=device)
 
 
 def by_token_budget(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -25,6 +25,18 @@ OUTSIDE = -1  # the layer number of sites that belong to no layer: the embedding
 
 
 @dataclass(frozen=True)
+class MaskedWords:
+    """Where a family's class for masked words keeps the layer in front of its output, and the output's bias."""
+
+    dense: str
+    norm: str
+    bias: str
+
+
+_LIKE_ROBERTA = MaskedWords("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+
+
+@dataclass(frozen=True)
 class Family:
     """One model family: paths of submodules, relative to the model or (`within`) to a layer."""
 
@@ -32,6 +44,7 @@ class Family:
     within: Mapping[str, str]  # site → path in a layer; two sites on one module act in this order
     outside: Mapping[str, str]  # site → path in the model
     attention: str  # path in a layer: the module whose input is the attention sub-layer's input
+    masked_words: MaskedWords
     core: Literal["registry", "mpnet", "deberta"] = "registry"  # how its attention is made packed
     pooler: str | None = "pooler.dense"
     token_types: bool = True
@@ -57,6 +70,9 @@ _BERT = Family(
     },
     outside={"embedding.norm": "embeddings.LayerNorm", "embedding.output": "embeddings.dropout"},
     attention="attention.self",
+    masked_words=MaskedWords(
+        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+    ),
 )
 
 
@@ -66,9 +82,14 @@ def _like_bert(within: Mapping[str, str] | None = None, **changes: Any) -> Famil
 
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
-    "roberta": _like_bert(positions_after_padding=True),
-    "xlm-roberta": _like_bert(positions_after_padding=True),
-    "electra": _like_bert(pooler=None),
+    "roberta": _like_bert(positions_after_padding=True, masked_words=_LIKE_ROBERTA),
+    "xlm-roberta": _like_bert(positions_after_padding=True, masked_words=_LIKE_ROBERTA),
+    "electra": _like_bert(
+        pooler=None,
+        masked_words=MaskedWords(
+            "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"
+        ),
+    ),
     "mpnet": _like_bert(
         within={
             "query": "attention.attn.q",
@@ -79,6 +100,7 @@ FAMILIES: dict[str, Family] = {
             "attention.norm": "attention.LayerNorm",
         },
         attention="attention.attn",
+        masked_words=_LIKE_ROBERTA,
         core="mpnet",
         token_types=False,
         positions_after_padding=True,
@@ -108,6 +130,7 @@ FAMILIES: dict[str, Family] = {
         },
         outside={"embedding.norm": "embeddings.LayerNorm", "embedding.output": "embeddings.dropout"},
         attention="attention",
+        masked_words=MaskedWords("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
         pooler=None,
         token_types=False,
     ),
@@ -127,6 +150,7 @@ FAMILIES: dict[str, Family] = {
         },
         outside={"embedding.norm": "embeddings.LayerNorm", "embedding.output": "embeddings.dropout"},
         attention="attention",
+        masked_words=MaskedWords("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
         pooler="pooler",
         shared_layers=True,
     ),
@@ -150,6 +174,7 @@ FAMILIES: dict[str, Family] = {
             "final.norm": "final_norm",
         },
         attention="attn",
+        masked_words=MaskedWords("head.dense", "head.norm", "decoder.bias"),
         pooler=None,
         token_types=False,
         fused_query_key_value=True,
@@ -254,6 +279,7 @@ class Shape:
     norms: tuple[NormShape, ...] = field(repr=False)
     linears: tuple[LinearShape, ...] = field(repr=False)
     weights: tuple[WeightShape, ...] = field(repr=False)
+    words: WeightShape = field(repr=False)  # the word embeddings, one of the weights
 
     @classmethod
     def of(cls, config: Any) -> Shape:
@@ -283,6 +309,8 @@ class Shape:
                         if family.fused_query_key_value and site in ("query", "key", "value"):
                             out //= 3
                         linears.append(LinearShape(site, layer, module.in_features, out, module.bias is not None))
+        weights = _weights(family, model)
+        words = next(name for name, p in model.named_parameters() if p is model.get_input_embeddings().weight)
         return cls(
             family=model.config.model_type,
             layers=sum(len(layers) for _, layers in layer_paths(family, model)),
@@ -294,7 +322,8 @@ class Shape:
             shared_layers=family.shared_layers,
             norms=tuple(sorted(norms, key=lambda n: (n.layer, n.site))),
             linears=tuple(sorted(linears, key=lambda n: (n.layer, n.site))),
-            weights=_weights(family, model),
+            weights=weights,
+            words=next(weight for weight in weights if weight.name == words),
         )
 
     def norm(self, site: str, layer: int) -> NormShape | None:

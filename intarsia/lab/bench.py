@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia import files
+from intarsia import console, files
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.lab import cost
 from intarsia.lab.comparison import Result, Row
@@ -194,7 +194,7 @@ class Bench:
 
 
 def _info(p: Progress) -> str:
-    validation = "" if p.validation is None else f" · {p.metric} {100 * p.validation:.1f}"
+    validation = "" if p.validation is None else f" · {p.metric} {console.score(p.validation)}"
     return f"epoch {p.epoch}/{p.epochs}{validation}"
 
 

@@ -135,10 +135,10 @@ def _jobs(
 
 
 def _metric(task: TaskData, metric: str | None) -> str:
-    from intarsia.tasks.metrics import check_metric, default_metric
+    from intarsia.tasks.metrics import check_choosing, default_metric
 
     metric = metric or default_metric(task.kind, task.labels)
-    check_metric(metric, task.kind, task.labels)
+    check_choosing(metric, task.kind, task.labels)
     return metric
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from intarsia import files
+from intarsia import console, files
 
 FORMAT = 1  # of comparison.json
 
@@ -56,10 +56,8 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         """Times 100, as the papers give them."""
-        value, low, high = (100 * x for x in self[:3])
-        if self.bounds == "standard error":
-            return f"{value:.1f} ± {high - value:.1f}"
-        return f"{value:.1f} ({low:.1f}–{high:.1f})"
+        shown = [console.score(x, self.value) for x in (self.value, self.low, self.high, self.high - self.value)]
+        return f"{shown[0]} ± {shown[3]}" if self.bounds == "standard error" else f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
 @dataclass(frozen=True)

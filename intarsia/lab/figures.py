@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from intarsia.lab.labels import Box, put_labels
 from intarsia.lab.report import COLOURS, new_figure, tidy
-from intarsia.tasks.metrics import METRICS
+from intarsia.tasks.metrics import title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,8 +120,7 @@ def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[floa
         )  # fmt: skip
     base = found.provenance["encoder"]["parameters"]
     axes.set_xlabel(f"trained parameters, without the head (the base has {_short(base)})")
-    name = found.metric.partition(":")[0]
-    title = METRICS[name].title + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
+    title = title_of(found.metric) + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
     axes.set_ylabel(f"{title} on test ({'× 100' if 'correlation' in title else '%'})")
     axes.margins(y=0.12)
 

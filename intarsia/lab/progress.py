@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from intarsia.console import err, seconds
+from intarsia.console import err, score, seconds
 
 if TYPE_CHECKING:
     from intarsia.lab import no_bert
@@ -58,8 +58,8 @@ def ended(result: Result, stored: bool) -> str:
     if result.test is None:
         text = str(result.reason)
     else:
-        value, low, high = (100 * result.test[k] for k in ("value", "low", "high"))
-        text = f"{result.metric} {value:.1f} ({low:.1f}–{high:.1f}) in {seconds(result.seconds)}"
+        value, low, high = (score(result.test[k], result.test["value"]) for k in ("value", "low", "high"))
+        text = f"{result.metric} {value} ({low}–{high}) in {seconds(result.seconds)}"
     return f"{text}, stored before" if stored else text
 
 

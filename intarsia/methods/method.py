@@ -25,7 +25,7 @@ class Spec:
     """One tensor of an inlay: its shape, how it starts, and how the optimizer treats it."""
 
     shape: tuple[int, ...]
-    start: Literal["zeros", "ones", "normal", "base"]
+    start: Literal["zeros", "ones", "normal", "identity", "base"]
     std: float = 0.0  # of a "normal" start: truncated at two standard deviations
     site: tuple[str, int] | None = None  # of a "base" start: copied from this site's module …
     base: Literal["weight", "bias"] = "weight"  # … and this tensor of it

@@ -97,6 +97,7 @@ class Predictor:
         device = self.encoder.device
         method = from_dict(inlay.method)
         method.check(self.encoder.shape)
+        answers = answers_of(inlay)
         tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
         stack = None if method.changes_base else self._stack(method)
         if key in self.residents and self.residents[key].stack is not stack:
@@ -108,9 +109,9 @@ class Predictor:
             method,
             stack,
             {} if stack is not None else {k: v.to(device) for k, v in tensors.items()},
-            Head(inlay.head["outputs"], inlay.head["pooling"]),
+            answers.head(inlay.head["pooling"]),
             {k.removeprefix("head."): v.to(device) for k, v in inlay.tensors.items() if k.startswith("head.")},
-            answers_of(inlay),
+            answers,
         )
         return resident
 
@@ -132,7 +133,7 @@ class Predictor:
 
     @torch.no_grad()
     def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """Each request's probabilities (or score), in order; of kinds that read tokens, those of each token."""
+        """What is said of each request, in order: its probabilities (or score); or something of each of its tokens."""
         out: list[np.ndarray] = [np.empty(0)] * len(requests)
         together: list[int] = []
         apart: dict[str, list[int]] = {}
@@ -182,23 +183,24 @@ class Predictor:
             if resident.head.pooling == "none":
                 first, last = batch.offsets[first], batch.offsets[last]
             rows = pooled[resident.head.pooling][first:last]
-            lengths = [batch.lengths[i] for i in run]
-            for i, answer in zip(run, self._answers(key, resident, rows, weights, lengths), strict=True):
+            segments = [requests[order[i]][1] for i in run]
+            for i, answer in zip(run, self._answers(key, resident, rows, weights, segments), strict=True):
                 out[order[i]] = answer
         return out
 
     def _answers(
-        self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], lengths: Sequence[int]
+        self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
     ) -> list[np.ndarray]:
         own = resident.own(key) if resident.method.touches_rows else {}
         logits = resident.head.logits(
             resident.head_tensors,
-            rows,
+            resident.answers.read(rows, segments),
             self.encoder,
             own=lambda x: resident.method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
+            weights=weights,
         )
-        return resident.answers.by_row(resident.answers.probabilities(logits), lengths)
+        return resident.answers.said(logits, segments)
 
     def _weights(self, key: str) -> dict[str, Tensor]:
         """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""

@@ -9,11 +9,12 @@ from intarsia.tasks.examples import Kind, TaskData
 from intarsia.tasks.kinds import Answers
 from intarsia.tasks.spans import Spans
 from intarsia.tasks.tagging import Tags
+from intarsia.tasks.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-READERS: dict[Kind, type[Answers]] = {"tags": Tags, "span": Spans}  # the others: Answers itself
+READERS: dict[Kind, type[Answers]] = {"tags": Tags, "span": Spans, "words": Words}  # the others: Answers itself
 
 
 def learned_answers(data: TaskData) -> Answers:

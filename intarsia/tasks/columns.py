@@ -24,7 +24,7 @@ PAIR_NAMES = (
 class Columns:
     text: str
     pair: str | None
-    label: str
+    label: str | None  # None: of kinds that have none
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -42,6 +42,8 @@ def find_own_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, kind: Kind | None
 ) -> tuple[Kind, Columns] | None:
     """The kind and the columns of a table that has all columns of one of these kinds, or is said to be of one."""
+    if kind == "words":
+        return kind, _plain_texts(table, text, pair, label)
     for own, (first, second, last) in OWN_NAMES.items():
         needed = {first, last} | ({second} if second else set())
         if kind == own:
@@ -54,6 +56,15 @@ def find_own_columns(
             _check_there(table, role, name)
         return own, columns
     return None
+
+
+def _plain_texts(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
+    if pair is not None or label is not None:
+        raise DataError(f"{table.name}: kind='words' is for plain texts. Name text= alone, not {pair or label!r}.")
+    first, second = find_texts(table, text, None)
+    if second is not None:
+        raise DataError(f"{table.name}: kind='words' is for single texts, not pairs. Name one column with text=.")
+    return Columns(first, None, None)
 
 
 def find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
@@ -110,7 +121,8 @@ def _find_label(table: Table) -> str:
             f"{_there(table)}"
         )
     raise DataError(
-        f"{table.name}: no label column. {_there(table)} Expected one of {', '.join(LABEL_NAMES)}. Name it with label=."
+        f"{table.name}: no label column. {_there(table)} Expected one of {', '.join(LABEL_NAMES)}. Name it with "
+        f"label=, or say kind='words' to learn from plain text."
     )
 
 

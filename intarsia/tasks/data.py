@@ -8,6 +8,7 @@ from pathlib import Path
 
 from intarsia.errors import DataError
 from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
+from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
 from intarsia.tasks.sources import Gathered, Source, Table, gather, table_of_file
@@ -37,21 +38,22 @@ def load_data(
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves nothing to train on. Expected at least 1.")
     gathered = gather(source)
-    tables = gathered.tables
+    tables = _texts(gathered.tables, kind)
     main = _training_part(gathered)
     _check_sizes(tables, main)
     own = find_own_columns(tables[main], text, pair, label, kind)
     columns = own[1] if own else find_columns(tables[main], text, pair, label)
-    hidden = "test" in tables and all(_no_label(tables["test"], columns.label))
+    hidden = "test" in tables and _unlabelled(tables["test"], columns)
     if hidden:
         tables = {name: table for name, table in tables.items() if name != "test"}
-    found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label)
+    found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label or "")
 
     given = {name: _examples(table, columns, found_kind) for name, table in tables.items()}
     labels = tuple(sorted({name for example in given[main] for name in _names(example)}))
-    _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
-    for name, examples in given.items():
-        _check_known(tables[name], columns.label, examples, labels)
+    if columns.label is not None:
+        _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
+        for name, examples in given.items():
+            _check_known(tables[name], columns.label, examples, labels)
 
     parts, how = _arrange(given, hidden, seed, found_kind)
     if not all(parts.values()):
@@ -92,17 +94,18 @@ def load_examples(
     As in `load_data`, dev serves where test is missing or hidden. Rows without parts are not split here, so they may
     be rows that the task was trained on.
     """
-    tables = gather(source).tables
+    tables = _texts(gather(source).tables, kind)
     usable = [tables[name] for name in ("test", "dev", "all") if name in tables]
     if not usable:
         raise DataError("there is a train part only, on which nothing can be measured. Add test, or give one file.")
     main = tables.get("train", usable[-1])
     own = find_own_columns(main, text, pair, label, kind)
     columns = own[1] if own else find_columns(main, text, pair, label)
-    table = next((some for some in usable if not all(_no_label(some, columns.label))), usable[0])
+    table = next((some for some in usable if not _unlabelled(some, columns)), usable[0])
     _check_not_empty(table)
     examples = _examples(table, columns, kind)
-    _check_known(table, columns.label, examples, labels)
+    if columns.label is not None:
+        _check_known(table, columns.label, examples, labels)
     return examples
 
 
@@ -110,6 +113,8 @@ def load_texts(path: str | Path, *, text: str | None = None, pair: str | None = 
     """The texts of a file, or its pairs of texts; labels are not looked at."""
     table = table_of_file(Path(path).expanduser())
     first, second = find_texts(table, text, pair)
+    if table.lines:
+        return [row[first] for row in table.rows if row[first]]
     for index, row in enumerate(table.rows):
         for column in (first, second) if second else (first,):
             _check_text(row.get(column), table.where(index, column))
@@ -154,40 +159,48 @@ def content_hash(parts: Parts) -> str:
     return digest.hexdigest()
 
 
+def _texts(tables: dict[str, Table], kind: Kind | None) -> dict[str, Table]:
+    """For plain text: lines joined to texts."""
+    if kind != "words":
+        return tables
+    return {name: documents(table) if table.lines else table for name, table in tables.items()}
+
+
 def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
     for column in columns.texts:
         if column not in table.columns:
             raise DataError(f"{table.name}: no column {column!r} as in training. Columns there: {table.columns}.")
-    _check_all_labelled(table, columns.label)
-    if kind == "tags":
-        return _sentences(table, columns)
-    if kind == "span":
-        return _questions(table, columns)
+    label = columns.label
+    if label is not None:
+        _check_all_labelled(table, label)
+        if kind == "tags":
+            return _sentences(table, columns.text, label)
+        if kind == "span":
+            return _questions(table, columns.text, columns.pair or "context", label)
     examples = []
     for index, row in enumerate(table.rows):
         for column in columns.texts:
             _check_text(row.get(column), table.where(index, column))
-        label = to_label(row[columns.label], kind, table.where(index, columns.label))
-        examples.append(Example(row[columns.text], None if columns.pair is None else row[columns.pair], label))
+        found = None if label is None else to_label(row[label], kind, table.where(index, label))
+        examples.append(Example(row[columns.text], None if columns.pair is None else row[columns.pair], found))
     return examples
 
 
-def _sentences(table: Table, columns: Columns) -> list[Example]:
+def _sentences(table: Table, text: str, label: str) -> list[Example]:
     from intarsia.tasks.tagging import read_sentence
 
-    return [
-        read_sentence(row, columns.text, columns.label, table.where(index, columns.label))
-        for index, row in enumerate(table.rows)
-    ]
+    return [read_sentence(row, text, label, table.where(index, label)) for index, row in enumerate(table.rows)]
 
 
-def _questions(table: Table, columns: Columns) -> list[Example]:
+def _questions(table: Table, text: str, pair: str, label: str) -> list[Example]:
     from intarsia.tasks.spans import read_question
 
-    return [
-        read_question(row, columns.text, columns.pair or "context", columns.label, table.where(index, columns.label))
-        for index, row in enumerate(table.rows)
-    ]
+    return [read_question(row, text, pair, label, table.where(index, label)) for index, row in enumerate(table.rows)]
+
+
+def _unlabelled(table: Table, columns: Columns) -> bool:
+    """Whether every label is missing that should be there."""
+    return columns.label is not None and all(_no_label(table, columns.label))
 
 
 def _no_label(table: Table, column: str) -> list[bool]:
@@ -281,7 +294,7 @@ def _arrange(given: Parts, hidden: bool, seed: int, kind: Kind) -> tuple[Parts, 
 
     Results are reported on test, so where only dev has known labels it serves as test, and never for choosing a model.
     """
-    grouped = "stratified by label, equal texts kept together"
+    grouped = f"{'' if kind == 'words' else 'stratified by label, '}equal texts kept together"
     no_test = "test labels are hidden; " if hidden else ""
     dev, test = given.get("dev"), given.get("test")
     if "all" in given or (dev is None and test is None):

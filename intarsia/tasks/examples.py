@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Kind = Literal["label", "labels", "score", "tags", "span"]
-"""What is to be predicted: one label of n, several labels of n, a number, a tag for each word, or a span of a text."""
+Kind = Literal["label", "labels", "score", "tags", "span", "words"]
+"""What is to be predicted: one label of n, several labels of n, a number, a tag for each word, a span of a text, or
+words that are hidden in a text."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -45,12 +46,17 @@ class Question(Example):
         return self.pair or ""
 
 
+@dataclass(frozen=True, slots=True)
+class Cloze(Example):
+    """A text with mask tokens in the place of words that are to be found."""
+
+
 @dataclass(frozen=True)
 class TaskData:
     """A checked data set: every label of dev and test occurs in training, and no part is empty."""
 
     kind: Kind
-    labels: tuple[str, ...]  # sorted; empty for scores and spans
+    labels: tuple[str, ...]  # sorted; empty for scores, spans and words
     train: list[Example]
     dev: list[Example]
     test: list[Example]
@@ -60,3 +66,10 @@ class TaskData:
     def pairs(self) -> bool:
         """Whether the examples are pairs of texts; all are or none is."""
         return self.train[0].pair is not None
+
+    @property
+    def asks(self) -> str:
+        """What is to be predicted, in a few words."""
+        if self.labels:
+            return f"{len(self.labels)} {'tags' if self.kind == 'tags' else 'labels'}"
+        return "hidden words" if self.kind == "words" else f"a {self.kind}"

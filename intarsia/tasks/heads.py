@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from intarsia.encoder.packed import Batch
 
 Pooling = Literal["mean", "cls", "pooler", "trained-pooler", "none"]
-_STD = 0.02
+STD = 0.02  # of a start that is drawn
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,19 @@ class Head:
             own = ("pooler", OUTSIDE)
             weight = Spec((d, d), "base", site=own, decay=True)
             bias = Spec((d,), "base", site=own, base="bias")
-            specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", _STD, decay=True)
+            specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", STD, decay=True)
             specs["pooler.bias"] = bias if shape.pooler else Spec((d,), "zeros")
-        specs["output.weight"] = Spec((self.outputs, width or d), "normal", _STD, decay=True)
+        specs["output.weight"] = Spec((self.outputs, width or d), "normal", STD, decay=True)
         specs["output.bias"] = Spec((self.outputs,), "zeros")
         return specs
 
     def count(self, shape: Shape, width: int | None = None) -> int:
         d = shape.width
         return self.outputs * ((width or d) + 1) + (d * d + d if self.pooling == "trained-pooler" else 0)
+
+    def starts(self, encoder: Encoder) -> dict[str, Tensor]:
+        """Tensors that start as the checkpoint has them, and not as `tensors` says."""
+        return {}
 
     def logits(
         self,
@@ -68,11 +72,12 @@ class Head:
         noise: Noise | None = None,
         own: Callable[[Tensor], Tensor] | None = None,
         pooler: Mapping[str, Tensor] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """[rows, d] as `pool` gives them → [rows, outputs].
 
         `own` is what the method does to pooled rows; `pooler` has the `weight` and `bias` that the method holds in
-        place of the base pooler's.
+        place of the base pooler's, `weights` all that stand for the base's in the pass, for heads that read others.
         """
         if self.pooling == "pooler":
             assert encoder.pooler is not None

@@ -68,7 +68,8 @@ def _table(name: str, data: Any, split: str) -> Table:
             # Hidden labels that are numbers are given as -1 throughout.
             for row in rows:
                 row[column] = None
-    return Table(name, "row", range(1, len(rows) + 1), rows)
+    lines = list(data.features) == ["text"]  # as WikiText is stored there
+    return Table(name, "row", range(1, len(rows) + 1), rows, lines)
 
 
 def class_names(feature: Any) -> list[str] | None:

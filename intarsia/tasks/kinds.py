@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Example, Kind
 from intarsia.tasks.heads import Head, Pooling
@@ -27,12 +28,13 @@ class Answers:
 
     This class is for tasks whose head reads one vector a row. Kinds whose head reads every token are subclasses, with
     inputs, targets, loss and answers of their own. Training and serving ask the same of any kind: `head`, `inputs`,
-    `row_targets`, `loss`, `probabilities`, `by_row`, `tune`, `measure`, `asked` and `describe_all`.
+    `at_step`, `row_targets`, `read`, `loss`, `said`, `tune`, `measure`, `asked` and `describe_all`.
     """
 
     max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
     reported: ClassVar[tuple[str, ...]] = ()  # metrics of the test part, beside the one that was asked for
     reads_tokens: ClassVar[bool] = False  # the head's outputs: one for each token, not for each row
+    draws: ClassVar[bool] = False  # training rows differ from step to step
 
     kind: Kind
     labels: tuple[str, ...] = ()
@@ -52,7 +54,9 @@ class Answers:
 
     def head(self, pooling: Pooling) -> Head:
         if pooling == "none" and not self.reads_tokens:
-            raise IntarsiaError("the pooling none is for tags and spans; choose mean, cls, pooler or trained-pooler.")
+            raise IntarsiaError(
+                "the pooling none is for kinds that read tokens; choose mean, cls, pooler or trained-pooler."
+            )
         return Head(self.outputs, "none" if self.reads_tokens else pooling)
 
     def inputs(
@@ -61,6 +65,14 @@ class Answers:
         """The rows of examples, cut to `max_length` tokens."""
         texts, pairs = [e.text for e in examples], [e.pair for e in examples]
         return Inputs(encoder.tokenize(texts, pairs, max_length=max_length))
+
+    def at_step(self, inputs: Inputs, rows: Sequence[int], seed: int, step: int) -> list[Segment]:
+        """The training rows of a step. What is drawn is a function of seed and step alone."""
+        return [inputs.segments[row] for row in rows]
+
+    def read(self, states: Tensor, segments: Sequence[Segment]) -> Tensor:
+        """Of what `pool` gives for these rows, what the head reads."""
+        return states
 
     def gold(self, examples: Sequence[Example]) -> np.ndarray:
         """Labels as metrics take them: [n] ints, [n, k] bools, or [n] floats."""
@@ -84,8 +96,8 @@ class Answers:
         """[rows, …] what each row asks for."""
         return self.targets(examples)
 
-    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Mean over the rows. `lengths` are the rows' in tokens."""
+    def loss(self, logits: Tensor, targets: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
+        """Mean over the rows."""
         if self.kind == "label":
             return F.cross_entropy(logits, targets)
         if self.kind == "labels":
@@ -101,9 +113,12 @@ class Answers:
             return torch.sigmoid(logits).numpy()
         return logits.numpy() * self.spread + self.mean
 
-    def by_row(self, probabilities: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
+    def said(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
         """What is said of each row: its probabilities, or those of each of its tokens."""
-        return np.split(probabilities, np.cumsum(lengths)[:-1]) if self.reads_tokens else list(probabilities)
+        probabilities = self.probabilities(logits)
+        if not self.reads_tokens:
+            return list(probabilities)
+        return np.split(probabilities, np.cumsum([len(segment.ids) for segment in segments])[:-1])
 
     def measure(
         self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int

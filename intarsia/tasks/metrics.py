@@ -139,17 +139,26 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# Those that their kinds count. Of questions: all, those that have an answer, and those that have none.
+# Those that their kinds count. Of questions: all, those that have an answer, and those that have none. Of hidden words:
+# the likelihood is their probabilities' geometric mean, and the perplexity 1 over it.
 RATIOS: dict[Kind, tuple[str, ...]] = {
     "tags": ("accuracy", "f1-entities"),
     "span": tuple(f"{name}{part}" for part in ("", ":answered", ":unanswered") for name in ("f1", "exact-match")),
+    "words": ("likelihood", "perplexity", "accuracy"),
 }
+
+
+def title_of(metric: str) -> str:
+    """For tables and figures; without the label that F1 may be of."""
+    name = metric.partition(":")[0]
+    return METRICS[name].title if name in METRICS else name.replace("-", " ").capitalize()
 
 
 def default_metric(kind: Kind, labels: Sequence[str]) -> str:
     """The metric for a task about which nothing else is known."""
     tags = "f1-entities" if has_entities(labels) else "accuracy"
-    return {"label": "accuracy", "labels": "f1-micro", "score": "spearman", "tags": tags, "span": "f1"}[kind]
+    others = {"label": "accuracy", "labels": "f1-micro", "score": "spearman", "span": "f1", "words": "likelihood"}
+    return {**others, "tags": tags}[kind]
 
 
 def positive_label(labels: Sequence[str]) -> str:
@@ -164,6 +173,16 @@ def positive_label(labels: Sequence[str]) -> str:
         )
     first, second = labels
     return first if second.casefold().endswith(first.casefold()) else second
+
+
+def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
+    """Raise unless the best model can be chosen by `metric`: more of it must be better."""
+    check_metric(metric, kind, labels)
+    if metric == "perplexity":
+        raise DataError(
+            "of perplexity, less is better, and the best model is chosen by a metric of which more is. Choose by "
+            "likelihood, which is 1 / perplexity; a learned task can be evaluated by either."
+        )
 
 
 def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:

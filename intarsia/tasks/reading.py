@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from intarsia.errors import DataError
 
-FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet")
+FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "txt")
 COMPRESSIONS = ("", ".gz", ".zst")
 KNOWN_ENDINGS = "." + ", .".join(FORMATS) + " (each also with .gz or .zst)"
 
@@ -50,6 +50,8 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
         rows = _squad_rows(path)
     elif name in ("jsonl", "ndjson"):
         rows = _json_rows(path)
+    elif name == "txt":
+        rows = _text_rows(path)
     else:
         rows = _separated_rows(path, tabs=name == "tsv")
     return _at_least_one(path, rows)
@@ -156,6 +158,12 @@ def _json_rows(path: Path) -> Iterator[NumberedRow]:
                 f'{{"text": "...", "label": "..."}}, found a {type(row).__name__}.'
             )
         yield number, row
+
+
+def _text_rows(path: Path) -> Iterator[NumberedRow]:
+    """Every line, blank ones too: they may separate texts."""
+    for number, line in enumerate(_lines(path), 1):
+        yield number, {"text": line.strip()}
 
 
 def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:

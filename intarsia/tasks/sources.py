@@ -39,6 +39,7 @@ class Table:
     unit: str  # what the numbers count: line, row or item
     numbers: Sequence[int]
     rows: list[Row]
+    lines: bool = False  # rows are lines of plain text, blank ones too (tasks/documents.py makes texts of them)
 
     def where(self, index: int, column: str) -> str:
         return f"{self.name}, {self.unit} {self.numbers[index]}, column {column!r}"
@@ -82,7 +83,8 @@ def table_of_file(path: Path) -> Table:
     """All rows of one file."""
     numbered = list(read_rows(path))
     unit = {"parquet": "row", "json": "question"}.get(data_format(path) or "", "line")
-    return Table(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered])
+    lines = data_format(path) == "txt"
+    return Table(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered], lines)
 
 
 def _table_of_objects(name: str, items: Iterable[Any]) -> Table:
@@ -111,11 +113,13 @@ def _row(name: str, number: int, item: Any) -> Row:
         return {"text_a": item.text, "text_b": item.pair, "label": item.label}
     if isinstance(item, Mapping):
         return dict(item)
+    if isinstance(item, str):
+        return {"text": item}
     if isinstance(item, tuple) and len(item) in (2, 3):
         names = ("text", "label") if len(item) == 2 else ("text_a", "text_b", "label")
         return dict(zip(names, item, strict=True))
     raise DataError(
-        f"{name}, item {number}: expected an Example, a mapping, (text, label) or (text, pair, label), "
+        f"{name}, item {number}: expected an Example, a mapping, (text, label), (text, pair, label) or a text, "
         f"found a {type(item).__name__}."
     )
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks import squad_score
@@ -104,9 +105,9 @@ class Spans(Answers):
                 targets[row] = inner[first], inner[max(first, last)]
         return torch.from_numpy(targets)
 
-    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
         """Mean over the rows, and over first and last."""
-        assert lengths is not None
+        lengths = lengths_of(segments, logits.device)
         there = torch.arange(int(lengths.max()), device=logits.device) < lengths[:, None]  # [rows, longest]
         padded = logits.new_full((*there.shape, 2), -torch.inf)
         padded[there] = logits

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.packed import Segment
+from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.entities import entities, has_entities
@@ -78,9 +78,9 @@ class Tags(Answers):
             targets[row, own[:, 1]] = [place[tags[word]] for word in own[:, 0]]
         return torch.from_numpy(targets)
 
-    def loss(self, logits: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
         """Mean over the words."""
-        assert lengths is not None
+        lengths = lengths_of(segments, logits.device)
         there = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
         return F.cross_entropy(logits, targets[there], ignore_index=NO_TAG)
 

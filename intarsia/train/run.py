@@ -16,6 +16,7 @@ from torch import Tensor
 
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.noise import Noise
+from intarsia.encoder.packed import Segment
 from intarsia.encoder.sites import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
@@ -23,7 +24,7 @@ from intarsia.methods import Method, Spec
 from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kinds import Answers
-from intarsia.tasks.metrics import check_metric, default_metric
+from intarsia.tasks.metrics import check_choosing, default_metric
 from intarsia.train import checkpoint
 from intarsia.train.features import pooled_states
 from intarsia.train.job import Job
@@ -79,9 +80,14 @@ class Run:
                 f"the method {self.method.name} learns from one vector a text, and {data.kind} need one a word. "
                 "Choose another method."
             )
+        if self.answers.draws and not settings.prefix_dropout:
+            raise IntarsiaError(
+                f"what the lower layers give cannot be kept for {data.kind}: they are hidden anew at each step. Leave "
+                "prefix_dropout on."
+            )
         self.head = self.answers.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
-        check_metric(self.metric, data.kind, data.labels)
+        check_choosing(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
         self.cache = cache
@@ -98,7 +104,8 @@ class Run:
         self.steps = self.steps_an_epoch * sum(self.epochs)
         self.state = checkpoint.State()
         self.shared = stack
-        self.enter(0, {}, {})
+        self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
+        self.enter(0, {}, self.head_starts)
 
     def enter(self, phase: int, kept: dict[str, Tensor], starts: dict[str, Tensor]) -> None:
         """Begin a phase: fresh tensors (or `starts`), a fresh optimizer."""
@@ -178,12 +185,16 @@ class Run:
             noise,
             own=lambda rows: self.method.pooled(own, rows),
             pooler=pooler_instead(self.encoder, own, weights),
+            weights=weights,
         )
 
-    def loss(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+    def drawn(self, rows: Sequence[int]) -> list[Segment]:
+        """Training rows as the step that comes has them."""
+        return self.answers.at_step(self.tokens["train"].inputs, rows, self.job.settings.seed, self.state.step)
+
+    def loss(self, logits: Tensor, rows: Sequence[int], segments: Sequence[Segment]) -> Tensor:
         """The mean loss of training rows."""
-        lengths = torch.from_numpy(self.tokens["train"].lengths[list(rows)]).to(logits.device)
-        return self.answers.loss(logits, self.targets[list(rows)], lengths)
+        return self.answers.loss(logits, self.targets[list(rows)], segments)
 
     def penalty(self) -> Tensor | None:
         """What the method adds to the loss."""
@@ -254,7 +265,7 @@ class Run:
         head = {k: own.pop(k) for k in self.head_specs}
         with torch.no_grad():
             ending = self.method.end_phase(self.phase.name, self.encoder.shape, own, self.kept, self.encoder.weights)
-        starts = {f"method.{k}": v for k, v in ending.starts.items()} | (head if ending.keep_head else {})
+        starts = {f"method.{k}": v for k, v in ending.starts.items()} | (head if ending.keep_head else self.head_starts)
         state = self.state
         state.phase_step, state.phase_epoch = state.step, len(state.history)
         self.enter(state.phase + 1, {**self.kept, **ending.kept}, starts)

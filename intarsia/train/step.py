@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from intarsia.encoder.noise import Noise
-from intarsia.encoder.packed import Batch, by_token_budget, pack
+from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.tasks.heads import pool
 from intarsia.train.run import Diverged, Run
@@ -31,11 +31,12 @@ def step_together(pairs: Rows) -> list[float]:
     A run whose loss is not a number takes no step; the others are untouched by it.
     """
     noise = _noise(pairs)
-    logits = logits_together(pairs, "train", noise)
+    drawn = [run.drawn(rows) for run, rows in pairs]
+    logits = logits_together(pairs, "train", noise, drawn)
     losses: list[Tensor] = []
     totals: list[Tensor] = []
-    for (run, rows), out in zip(pairs, logits, strict=True):
-        losses.append(run.loss(out, rows))
+    for (run, rows), out, segments in zip(pairs, logits, drawn, strict=True):
+        losses.append(run.loss(out, rows, segments))
         penalty = run.penalty()
         totals.append(losses[-1] if penalty is None else losses[-1] + penalty)
     wanted = [[leaf for leaf in run.leaves.values() if leaf.requires_grad] for run, _ in pairs]
@@ -59,12 +60,15 @@ def _noise(pairs: Rows) -> Noise:
     return Noise(entropy, pairs[0][0].encoder.device, dropout=pairs[0][0].job.settings.dropout)
 
 
-def logits_together(pairs: Rows, part: str, noise: Noise | None = None) -> list[Tensor]:
-    """Each run's logits for its own rows of a part of its data."""
+def logits_together(
+    pairs: Rows, part: str, noise: Noise | None = None, drawn: Sequence[Sequence[Segment]] | None = None
+) -> list[Tensor]:
+    """Each run's logits for its own rows of a part of its data; of training, as they are `drawn` for the step."""
+    drawn = drawn or [[run.tokens[part].segments[r] for r in rows] for run, rows in pairs]
     if pairs[0][0].alone:
-        return [_logits_alone(run, rows, part, noise) for run, rows in pairs]
+        return [_logits_alone(run, rows, part, noise, own) for (run, rows), own in zip(pairs, drawn, strict=True)]
     encoder = pairs[0][0].encoder
-    batch = pack([run.tokens[part].segments[r] for run, rows in pairs for r in rows], encoder.device)
+    batch = pack([segment for own in drawn for segment in own], encoder.device)
     groups = []
     first = 0
     for run, rows in pairs:
@@ -72,10 +76,11 @@ def logits_together(pairs: Rows, part: str, noise: Noise | None = None) -> list[
         first += len(rows)
     states = encoder.forward(batch, groups, training=noise is not None, noise=noise, above=_below(pairs, part))
     out = []
-    for group, (run, _) in zip(groups, pairs, strict=True):
+    for group, (run, _), own in zip(groups, pairs, drawn, strict=True):
         last = group.first + group.rows[0]
         mine = states[batch.offsets[group.first] : batch.offsets[last]]
-        out.append(run.head_logits(pool(mine, batch.part(group.first, last), run.head.pooling), {}, noise))
+        pooled = pool(mine, batch.part(group.first, last), run.head.pooling)
+        out.append(run.head_logits(run.answers.read(pooled, own), {}, noise))
     return out
 
 
@@ -87,18 +92,18 @@ def _below(pairs: Rows, part: str) -> tuple[int, Tensor] | None:
     return layer, pairs[0][0].prefix.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
 
 
-def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None) -> Tensor:
+def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None, segments: Sequence[Segment]) -> Tensor:
     """Of a run with weights of its own in place of the base's, or one that learns from stored states."""
     encoder, method = run.encoder, run.method
     own = run.own()
     if method.cached:
         return run.head_logits(method.mixed(own, run.states(part)[list(rows)].to(encoder.device)), {}, noise)
-    batch: Batch = pack([run.tokens[part].segments[r] for r in rows], encoder.device)
+    batch: Batch = pack(segments, encoder.device)
     weights = method.weights(run.phase.name, encoder.shape, own, run.kept, encoder.weights, noise)
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
     above = _below([(run, rows)], part)
     states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
-    return run.head_logits(pool(states, batch, run.head.pooling), weights, noise)
+    return run.head_logits(run.answers.read(pool(states, batch, run.head.pooling), segments), weights, noise)
 
 
 @torch.no_grad()
@@ -110,8 +115,9 @@ def predict(run: Run, part: str) -> Any:
     lengths = run.tokens[part].lengths
     out: list[np.ndarray] = [np.empty(0)] * len(lengths)
     for rows in by_token_budget(lengths.tolist(), TOKENS_A_PASS.get(run.encoder.device.type, 4096)):
-        probabilities = run.answers.probabilities(logits_together([(run, rows)], part)[0])
-        for row, said in zip(rows, run.answers.by_row(probabilities, lengths[rows].tolist()), strict=True):
+        segments = [run.tokens[part].segments[row] for row in rows]
+        (logits,) = logits_together([(run, rows)], part, drawn=[segments])
+        for row, said in zip(rows, run.answers.said(logits, segments), strict=True):
             out[row] = said
     return out if run.answers.reads_tokens else np.stack(out)
 

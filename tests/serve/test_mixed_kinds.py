@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from families import opinions, tiny_with_words
-from tagged import colours, riddles
+from tagged import colours, riddles, topics
 
 import intarsia
 from intarsia import Settings
 from intarsia.bank.bank import Bank
 from intarsia.errors import IntarsiaError
-from intarsia.methods import Bottleneck, LoRA
+from intarsia.methods import Bottleneck, Full, LoRA
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,9 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Bank:
     bank.learn("again", colours(60, 1), LoRA(4), settings=quick)
     bank.learn("opinion", opinions(40), Bottleneck(8), settings=quick)
     bank.learn("riddle", riddles(200), Bottleneck(8), settings=quick)
+    words = Settings(epochs=3, learning_rate=3e-3, batch_size=8, max_length=8)
+    bank.learn("words", topics(100), Bottleneck(8), settings=words, kind="words")
+    bank.learn("tuned", topics(100), Full(), settings=words, kind="words")
     return bank
 
 
@@ -82,3 +85,52 @@ def test_the_bank_keeps_kind_tags_and_score(bank: Bank, tmp_path: Path) -> None:
     assert bank.evaluate("colours", colours(50, 9), metric="accuracy").interval.value > result.interval.value
     with pytest.raises(IntarsiaError, match="cannot be exported"):
         bank.export("again", tmp_path / "out")
+
+
+def test_masks_are_filled_in_beside_other_tasks(bank: Bank) -> None:
+    long = "[MASK] pear " + " ".join(topics(1, 7)) + " red [MASK] up"  # of several rows
+    requests = [("words", "red [MASK] blue"), ("opinion", "good"), ("words", long), ("colours", "a red apple"),
+                ("tuned", "red [MASK] blue")]  # fmt: skip
+    mixed = bank.predict(requests)
+    assert mixed[1].label is not None and mixed[3].tags is not None and mixed[1].masks is None
+    for (task, text), answer in zip(requests, mixed, strict=True):
+        if answer.masks is None:
+            continue
+        (alone,) = bank.predict(task, [text])
+        starts = [i for i in range(len(text)) if text.startswith("[MASK]", i)]
+        assert [mask["start"] for mask in answer.masks] == starts
+        for mask, other in zip(answer.masks, alone.masks or (), strict=True):
+            assert [w["word"] for w in mask["words"]] == [w["word"] for w in other["words"]]
+            probabilities = [w["probability"] for w in mask["words"]]
+            assert len(probabilities) == 5 and sorted(probabilities, reverse=True) == probabilities
+            assert 0 < sum(probabilities) <= 1 + 1e-6
+            assert probabilities == pytest.approx([w["probability"] for w in other["words"]], abs=1e-5)
+    with pytest.raises(IntarsiaError, match=r"nothing to fill in in 'red apple'.*\[MASK\]"):
+        bank.predict("words", ["red [MASK]", "red apple"])
+    with pytest.raises(IntarsiaError, match="fills in the masks of a text"):
+        bank.predict("words", [("red", "apple")])
+
+
+def test_the_bank_keeps_words_without_the_embeddings(bank: Bank, tmp_path: Path) -> None:
+    entry = bank.show("words")
+    header, shape = entry.header, bank.encoder.shape
+    assert header.kind == "words" and header.labels == () and header.head["pooling"] == "none"
+    head = {name: spec.shape for name, spec in header.layout.items() if name.startswith("head.")}
+    assert head == {
+        "head.dense.weight": (32, 32), "head.dense.bias": (32,), "head.norm.weight": (32,), "head.norm.bias": (32,),
+        "head.output.bias": (120,),
+    }  # fmt: skip
+    assert header.parameters["head"] == 32 * 32 + 3 * 32 + 120
+    assert header.parameters["total"] == header.parameters["head"] + Bottleneck(8).count(shape)
+    assert "head_start" not in header.training  # this base has no such head
+    test = header.metrics["test"]
+    assert header.metrics["metric"] == "likelihood" and test["low"] <= test["value"] <= test["high"]
+    assert test["perplexity"] == pytest.approx(1 / test["value"])
+    assert test["value"] > 0.02  # 1/120 untrained
+    likelihood = bank.evaluate("words", topics(40, 9)).interval
+    perplexity = bank.evaluate("words", topics(40, 9), metric="perplexity").interval
+    assert perplexity.value == pytest.approx(1 / likelihood.value)
+    assert perplexity.low < perplexity.value < perplexity.high and perplexity.high == pytest.approx(1 / likelihood.low)
+    assert 0 < bank.evaluate("words", topics(40, 9), metric="accuracy").interval.value < 1
+    with pytest.raises(IntarsiaError, match="cannot be exported"):
+        bank.export("tuned", tmp_path / "out")

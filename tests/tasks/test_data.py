@@ -131,7 +131,8 @@ def test_mapping_of_files(tmp_path: Path) -> None:
 
 def test_complaints_about_sources(tmp_path: Path) -> None:
     assert "cannot read data from a int" in complaint(3)
-    assert "the list, item 1: expected an Example" in complaint(["just a text"])
+    assert "the list, item 1: expected an Example" in complaint([3])
+    assert "no label column" in complaint(["just a text"] * 10)
     assert "unknown part 'tset'" in complaint({"train": rows(), "tset": rows()})
     assert "train: expected a list of examples or the path" in complaint({"train": 3})
     assert "no train part, only dev" in complaint({"dev": rows()})

@@ -1,4 +1,4 @@
-"""Kinds whose head reads every token: they are learned, share passes with others, and go on after a kill."""
+"""Kinds whose head reads tokens: they are learned, share passes with others, and go on after a kill."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from families import opinions, tiny_with_words
-from tagged import colours, riddles
+from tagged import colours, riddles, topics
 
 from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
-from intarsia.methods import Bottleneck, Features, Full, LoRA, Method, Prefix
+from intarsia.methods import BitFit, Bottleneck, Features, Full, LoRA, LotteryTicket, Method, Prefix
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.recorded import can_record
-from intarsia.train.run import Trained
+from intarsia.train.run import Run, Trained
+from intarsia.train.step import predict
 
 
 def exact() -> Encoder:
@@ -36,6 +37,15 @@ def span_job(number: int = 0, method: Method | None = None, rows: int = 40, **ch
     }  # fmt: skip
     data = load_data(riddles(rows, number, none=True))
     return Job(f"span{number}", data, method or Bottleneck(8), settings=Settings(**options))  # type: ignore[arg-type]
+
+
+def words_job(number: int = 0, method: Method | None = None, rows: int = 40, **changes: object) -> Job:
+    options = {
+        "learning_rate": 3e-3, "epochs": 2, "batch_size": 6, "seed": number, "dropout": False, "max_length": 8,
+        **changes,
+    }  # fmt: skip
+    data = load_data(topics(rows, number), kind="words")  # several rows a text
+    return Job(f"words{number}", data, method or Bottleneck(8), settings=Settings(**options))  # type: ignore[arg-type]
 
 
 def label_job(number: int, method: Method) -> Job:
@@ -64,17 +74,69 @@ def test_spans_are_learned() -> None:
     assert found.answers.to_dict() == {"no_answer": True, "threshold": tuned}
 
 
+def test_words_are_learned() -> None:
+    encoder = tiny_with_words()
+    job = words_job(method=Full(), rows=200, epochs=4, batch_size=8, max_length=24)
+    run = Run(job, encoder)
+    untrained = run.score("dev", predict(run, "dev"))
+    found = train(job, encoder)
+    assert found.metric == "likelihood" and untrained < 0.02
+    assert found.state.best is not None and found.state.best > 0.15  # words alone, without what is around them: 1/16
+
+
+def test_what_is_hidden_is_the_jobs_own_and_its_steps() -> None:
+    encoder = tiny_with_words()
+    one, other = Run(words_job(1), encoder), Run(words_job(1, LoRA(3)), encoder)
+    rows = [3, 0, 5]
+    assert [s.ids for s in one.drawn(rows)] == [s.ids for s in other.drawn(rows)]  # by the seed, whatever the method
+    first = one.drawn(rows)
+    one.state.step += 1
+    assert [s.ids for s in one.drawn(rows)] != [s.ids for s in first]
+    for run in (one, other):
+        dev = run.tokens["dev"].segments
+        assert [s.ids for s in dev] == [s.ids for s in one.tokens["dev"].segments]
+
+
+@pytest.mark.parametrize(
+    "method", [Bottleneck(8), Full(), LotteryTicket(entries=50)], ids=["houlsby", "full", "lt-sft"]
+)
+def test_hidden_words_leave_the_base_alone(method: Method) -> None:
+    encoder = tiny_with_words()
+    trained = train(words_job(method=method, epochs=1), encoder)  # compares the base's fingerprint at its end
+    assert not any(weight.requires_grad or weight.grad is not None for weight in encoder.weights.values())
+    assert sum(v.numel() for k, v in trained.tensors.items() if k.startswith("head.")) == 32 * 32 + 3 * 32 + 120
+    words = trained.tensors.get("method.base.embeddings.word_embeddings.weight")
+    if words is not None:  # both ends of the fine-tuned model have them
+        assert not torch.equal(words, encoder.weights[encoder.shape.words.name])
+
+
+def test_hidden_words_say_what_cannot_be() -> None:
+    encoder = tiny_with_words()
+    with pytest.raises(IntarsiaError, match=r"hidden anew at each step\. Leave prefix_dropout on"):
+        train(words_job(prefix_dropout=False), encoder)
+    with pytest.raises(IntarsiaError, match=r"less is better.*Choose by likelihood"):
+        train(words_job(metric="perplexity"), encoder)
+    with pytest.raises(IntarsiaError, match="Expected one of likelihood, perplexity, accuracy"):
+        train(words_job(metric="f1"), encoder)
+    with pytest.raises(IntarsiaError, match="leaves no room for words"):
+        train(words_job(max_length=2), encoder)
+    encoder.tokenizer.mask_token = None
+    with pytest.raises(IntarsiaError, match=r"tiny has no mask token.*Choose an encoder"):
+        train(words_job(), encoder)
+
+
 def jobs() -> list[Job]:
     return [
         tags_job(0), label_job(1, Bottleneck(8)), tags_job(2, LoRA(3)), label_job(3, Prefix(3)), tags_job(4, Full()),
-        span_job(5), span_job(6, LoRA(3)), span_job(7, Full()),
+        span_job(5), span_job(6, LoRA(3)), span_job(7, Full()), words_job(8), words_job(9, LoRA(3)),
+        words_job(10, BitFit()), words_job(11, Full()),
     ]  # fmt: skip
 
 
 def test_jobs_of_all_kinds_end_where_each_would_have_ended_alone() -> None:
     encoder = exact()
     found: dict[str, object] = {}
-    train_together(jobs(), encoder, together=6, done=lambda j, result: found.__setitem__(j.name, result))
+    train_together(jobs(), encoder, together=8, done=lambda j, result: found.__setitem__(j.name, result))
     for job in jobs():
         assert furthest(found[job.name], train(job, encoder)) <= 1e-9
 
@@ -89,7 +151,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         if progress.step == 8:
             raise Killed
 
-    for job in (tags_job(), span_job()):
+    for job in (tags_job(), span_job(), words_job(), words_job(1, LotteryTicket(entries=50))):
         file = tmp_path / job.name / "state.safetensors"
         file.parent.mkdir()
         with pytest.raises(Killed):
@@ -101,9 +163,11 @@ def test_such_jobs_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intarsia.train.recorded.available", lambda: True)
     encoder = tiny_with_words()
     assert can_record(label_job(0, Bottleneck(8)), encoder) and not can_record(tags_job(), encoder)
-    assert not can_record(span_job(), encoder)
+    assert not can_record(span_job(), encoder) and not can_record(words_job(), encoder)
 
 
 def test_methods_that_see_one_vector_a_text_say_so() -> None:
     with pytest.raises(IntarsiaError, match="one vector a text"):
         train(tags_job(method=Features()), tiny_with_words())
+    with pytest.raises(IntarsiaError, match="one vector a text"):
+        train(words_job(method=Features()), tiny_with_words())

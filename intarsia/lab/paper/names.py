@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from intarsia.lab.paper.published import MISMATCHED
-from intarsia.tasks.metrics import METRICS
+from intarsia.tasks.metrics import title_of
 from intarsia.tasks.suites.registry import find
 
 _TITLES = {
@@ -36,4 +36,4 @@ def metric(task: str) -> str:
 
 
 def metric_title(name: str) -> str:
-    return METRICS[name.partition(":")[0]].title
+    return title_of(name)
