@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from intarsia.cli.data import FolderOption
-from intarsia.cli.shared import DeviceOption, PoolingOption, PrecisionOption, app
+from intarsia.cli.shared import BiasCorrectionOption, DeviceOption, PoolingOption, PrecisionOption, app
 
 paper = typer.Typer(
     name="paper",
@@ -99,6 +99,7 @@ def _command(name: str, help: str) -> None:
         limit: LimitOption = None,
         pooling: PoolingOption = "mean",
         max_length: LengthOption = None,
+        bias_correction: BiasCorrectionOption = None,
         device: DeviceOption = "cpu",
         precision: PrecisionOption = None,
         together: TogetherOption = None,
@@ -112,7 +113,7 @@ def _command(name: str, help: str) -> None:
         from intarsia.lab.paper.runs import Store
 
         chosen = task_names(EXPERIMENTS[name], _listed(tasks))
-        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length)  # type: ignore[arg-type]
+        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bool(bias_correction))  # type: ignore[arg-type]
         groups = group_names(EXPERIMENTS[name], asked, _listed(only))
         store = Store(results, encoder, limit=limit)
         if draw_only:

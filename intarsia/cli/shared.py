@@ -63,6 +63,13 @@ PrefixDropoutOption = Annotated[
         "and kept, which is faster for methods in upper layers ([cyan]--set layers=3-5[/]).",
     ),
 ]  # fmt: skip
+BiasCorrectionOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--bias-correction/--no-bias-correction", show_default="off, as in the authors' program",
+        help="Correct the optimizer's means for their start at 0: early steps are smaller, small data steadier.",
+    ),
+]  # fmt: skip
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …")]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from intarsia.cli.shared import (
     BankOption,
+    BiasCorrectionOption,
     DeviceOption,
     EncoderOption,
     JsonOption,
@@ -86,6 +87,7 @@ def learn(
         ),
     ] = None,
     prefix_dropout: PrefixDropoutOption = None,
+    bias_correction: BiasCorrectionOption = None,
     seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
@@ -129,6 +131,7 @@ def learn(
         max_length=max_length or default_length(task.kind),
         patience=patience,
         prefix_dropout=prefix_dropout,
+        bias_correction=bias_correction,
         metric=metric,
         seed=seed,
     )
@@ -136,7 +139,10 @@ def learn(
     if not json:
         rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         console.err.print(f"{name}: {task.asks}; {rows} ({task.source['split']})")
-    common = {"max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout, "seed": seed}
+    common = {
+        "max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout,
+        "bias_correction": bias_correction, "seed": seed,
+    }  # fmt: skip
     if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
         console.err.print("Nine settings are tried at once, at little more than one run's cost (--no-sweep: one run).")
         try_grid = True
@@ -185,6 +191,7 @@ def sweep(
     ] = None,
     metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
     prefix_dropout: PrefixDropoutOption = None,
+    bias_correction: BiasCorrectionOption = None,
     together: Annotated[
         int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
     ] = None,
@@ -231,6 +238,7 @@ def sweep(
                 max_length=max_length,
                 metric=metric,
                 prefix_dropout=prefix_dropout,
+                bias_correction=bias_correction,
             )
         except KeyboardInterrupt:
             console.err.print("Interrupted. The same command goes on from the last stored step.")

@@ -31,10 +31,12 @@ class Planned:
     batch_size: int | None = BATCH
     metric: str = ""  # chosen by and scored with; "": the official one
     extras: tuple[str, ...] = ()  # what else is measured when it has ended
+    bias_correction: bool = False  # of the optimizer's means
 
     def settings(self, max_length: int | None) -> dict[str, Any]:
         recipe = self.method.recipe
         return {
+            **({"bias_correction": True} if self.bias_correction else {}),
             "learning_rate": self.learning_rate or float(recipe.get("learning_rate", 3e-4)),
             "epochs": self.epochs or int(recipe.get("epochs", 5)),
             "batch_size": self.batch_size or int(recipe.get("batch_size", BATCH)),
@@ -95,6 +97,7 @@ GRIDS = {
     "small": {"glue": SMALL, "extra": SMALL, "squad": replace(SMALL, sizes=(2, 8, 64))},
     "tiny": dict.fromkeys(SUITES, TINY),
 }
+_ALONE = ("grid", "limit", "pooling", "bias_correction")  # what is not joined with what was asked for before
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class Asked:
     samples: bool = False  # take samples where a task is not whole
     pooling: Pooling = "mean"
     max_length: int | None = None  # None: what is usual for a task's kind
+    bias_correction: bool = False  # of the optimizer's means
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
@@ -121,7 +125,7 @@ class Asked:
 
     def joined(self, earlier: Asked) -> Asked:
         """This and what was asked for before: the tasks, seeds and samples of both, where the rest is the same."""
-        if any(getattr(self, what) != getattr(earlier, what) for what in ("grid", "limit", "pooling")):
+        if any(getattr(self, what) != getattr(earlier, what) for what in _ALONE):
             return self
         if any(tokens(task, self.max_length) != tokens(task, earlier.max_length) for task in self.tasks):
             return self
@@ -150,7 +154,9 @@ class Searched:
     def planned(self, asked: Asked) -> list[Planned]:
         options = itertools.product(self.methods, self.rates, self.epochs, asked.each_seed(self.task))
         return [
-            Planned(self.task, self.group, method, seed, rate, epochs, **self.options)
+            Planned(
+                self.task, self.group, method, seed, rate, epochs, bias_correction=asked.bias_correction, **self.options
+            )
             for method, rate, epochs, seed in options
         ]
 
@@ -191,4 +197,6 @@ def identity(task: str, method: Method | Mapping[str, Any], settings: Mapping[st
     """The same for a planned run and for the record of it, also if methods get further options in between."""
     known = method if isinstance(method, Method) else from_dict(dict(method))
     kept = [settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed", "metric", "max_length")]
+    if settings.get("bias_correction"):
+        kept.append("bias_correction")
     return json.dumps([task, to_dict(known), kept, pooling], sort_keys=True)
