@@ -14,6 +14,7 @@ from intarsia.kernels.mixing import kept, limit_of, site_of
 
 LONGEST = 128
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e to the x is 2 to the x times this
 _CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it
 
 
@@ -24,14 +25,14 @@ def _probabilities(
 ):  # fmt: skip
     """Of a segment's queries over its keys [T, T], and which of them dropout keeps."""
     steps = tl.arange(0, T)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * scale
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * (scale * LOG2_E)
     if RELATIVE:
         distance = steps[None, :] - steps[:, None] + middle
         near = (steps < length)[:, None] & (steps < length)[None, :]
-        scores += tl.load(table + head * (2 * middle + 1) + distance, mask=near, other=0.0).to(tl.float32)
+        scores += tl.load(table + head * (2 * middle + 1) + distance, mask=near, other=0.0).to(tl.float32) * LOG2_E
     scores = tl.where((steps < length)[None, :], scores, float("-inf"))
-    scores = tl.exp(scores - tl.max(scores, 1)[:, None])
-    p = scores / tl.sum(scores, 1)[:, None]
+    scores = tl.exp2(scores - tl.max(scores, 1)[:, None])
+    p = scores * (1.0 / tl.sum(scores, 1))[:, None]
     if DROP:
         index = ((local + steps)[:, None] * HEADS + head) * 128 + steps[None, :]
         keep = kept(seed, site, index, limit)

@@ -50,11 +50,11 @@ def _slope(z, KIND: tl.constexpr):
 
 
 @triton.jit
-def _dropped(value, rows, k, start, seed, site, limit, rescale, width, DROP: tl.constexpr):
-    """A block of h as dropout leaves it: decided as `dropout.py` decides."""
+def _thinned(value, rows, k, start, seed, site, limit, width, DROP: tl.constexpr):
+    """A block of h with what dropout drops set to 0, decided as `dropout.py` decides; the rest is not yet rescaled."""
     if DROP:
-        keep = kept(seed, site, (rows - start)[:, None] * width + k[None, :], limit)
-        value = tl.where(keep, value * rescale, 0.0).to(value.dtype)
+        keep = kept(seed, site, (rows - start).to(tl.int32)[:, None] * width + k[None, :], limit)
+        value = tl.where(keep, value, 0.0)
     return value
 
 
@@ -75,13 +75,13 @@ def _bottleneck_forward(
         k = at + tl.arange(0, BLOCK)
         inside = k < width
         read = tl.load(x + rows[:, None] * width + k[None, :], mask=inside[None, :], other=0.0)
-        read = _dropped(read, rows, k, start, seed, site, limit, rescale, width, DROP)
+        read = _thinned(read, rows, k, start, seed, site, limit, width, DROP)
         weight = tl.load(
             down + slot * low_stride + units[None, :] * width + k[:, None],
             mask=inside[:, None] & real[None, :], other=0.0,
         )  # fmt: skip
         z = tl.dot(read, weight, z, input_precision="ieee" if EXACT else "tf32")
-    z += tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
+    z = z * rescale + tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
     z = z.to(hidden.dtype.element_ty)
     if tl.program_id(1) == 0:
         tl.store(hidden + rows[:, None] * size + units[None, :], z, mask=real[None, :])
@@ -97,7 +97,7 @@ def _bottleneck_forward(
         u += tl.load(up_bias + slot * stride + k, mask=inside, other=0.0)[None, :]
         place = rows[:, None] * width + k[None, :]
         skip = tl.load(h + place, mask=inside[None, :], other=0.0)
-        u += _dropped(skip, rows, k, start, seed, site, limit, rescale, width, DROP).to(tl.float32)
+        u += _thinned(skip, rows, k, start, seed, site, limit, width, DROP).to(tl.float32) * rescale
         tl.store(out + place, u.to(out.dtype.element_ty), mask=inside[None, :])
 
 
@@ -139,21 +139,25 @@ def _bottleneck_backward(
         place = rows[:, None] * width + k[None, :]
         if SKIP:
             total += tl.load(g + place, mask=inside[None, :], other=0.0).to(tl.float32)
-        total = _dropped(total, rows, k, start, seed, site, limit, rescale, width, DROP)
+        total = _thinned(total * rescale, rows, k, start, seed, site, limit, width, DROP)
         tl.store(dx + place, total.to(dx.dtype.element_ty), mask=inside[None, :])
 
 
 @triton.jit
 def _bottleneck_weights(
     g, x, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, seeds, site, limit, rescale,
-    width, size, DROP: tl.constexpr, KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
-    EXACT: tl.constexpr,
+    width, size, WHICH: tl.constexpr, DROP: tl.constexpr, KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr,
+    BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Over a slot's tokens, dz' x for the matrix down, or (every other program) act(hidden)' g for the matrix up."""
+    """Over a slot's tokens, dz' x for the matrix down (WHICH 0) or act(hidden)' g for the matrix up (1); 2: both, by
+    every other program."""
     slot = tl.program_id(0)
-    up = tl.program_id(2) % 2
+    if WHICH == 2:
+        up, part = tl.program_id(2) % 2, tl.program_id(2) // 2
+    else:
+        up, part = WHICH, tl.program_id(2)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    units = tl.program_id(2) // 2 * M + tl.arange(0, M)
+    units = part * M + tl.arange(0, M)
     inside, real = k < width, units < size
     total = tl.zeros((M, BLOCK), tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
@@ -172,17 +176,17 @@ def _bottleneck_weights(
             narrow = tl.where(mine & real[None, :], acted, 0.0).to(wide.dtype)
             sums += tl.sum(wide.to(tl.float32), 0)
         else:
-            wide = _dropped(wide, rows, k, start, seed, site, limit, rescale, width, DROP)
+            wide = _thinned(wide, rows, k, start, seed, site, limit, width, DROP)
             narrow_sums += tl.sum(narrow.to(tl.float32), 0)
         total = tl.dot(tl.trans(narrow), wide, total, input_precision="ieee" if EXACT else "tf32")
     own = slot.to(tl.int64) * width * size
     both = real[:, None] & inside[None, :]
     if up == 1:
         tl.store(d_up + own + k[None, :] * size + units[:, None], total, mask=both)
-        if tl.program_id(2) == 1:
+        if part == 0:
             tl.store(d_up_bias + slot.to(tl.int64) * width + k, sums, mask=inside)
     else:
-        tl.store(d_down + own + units[:, None] * width + k[None, :], total, mask=both)
+        tl.store(d_down + own + units[:, None] * width + k[None, :], total * rescale, mask=both)
         if tl.program_id(1) == 0:
             tl.store(d_down_bias + slot.to(tl.int64) * size + units, narrow_sums, mask=real)
 
@@ -198,9 +202,12 @@ def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, in
     return block, triton.cdiv(blocks, programs) * block, warps, stages
 
 
-def _chunks(slots: int, exact: bool) -> tuple[int, int, int, int]:
-    """Tokens and columns of a block, warps and stages of the weights' gradients."""
-    return (32, 32, 4, 2) if exact else (128, 64, 4, 3) if slots <= 4 else (64, 128, 4, 4)
+def _chunks(slots: int, exact: bool) -> tuple[int, int, int, int, tuple[int, ...]]:
+    """Tokens and columns of a block, warps and stages of the weights' gradients, and what is launched: where there is
+    much to do, a program for one matrix alone, which takes fewer registers."""
+    if exact:
+        return 32, 32, 4, 2, (2,)
+    return (128, 64, 4, 3, (2,)) if slots <= 4 else (64, 64, 4, 4, (0, 1))
 
 
 def _units(size: int) -> int:
@@ -268,12 +275,14 @@ class _Bottleneck(torch.autograd.Function):
         d_down, d_up = (torch.empty(layout.slots, *s, **like) for s in ((size, width), (width, size)))
         d_down_bias, d_up_bias = (torch.empty(layout.slots, s, **like) for s in (size, width))
         part = min(m, 64)
-        chunk, block, warps, stages = _chunks(layout.slots, exact)
-        _bottleneck_weights[(layout.slots, triton.cdiv(width, block), 2 * triton.cdiv(size, part))](
-            g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
-            layout.seeds, *_chances(*ctx.drop), width, size, ctx.drop[0] > 0.0, ctx.kind, chunk, part, block, exact,
-            num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+        chunk, block, warps, stages, launches = _chunks(layout.slots, exact)
+        for which in launches:
+            programs = triton.cdiv(size, part) * (2 if which == 2 else 1)
+            _bottleneck_weights[(layout.slots, triton.cdiv(width, block), programs)](
+                g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
+                layout.seeds, *_chances(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, ctx.kind, chunk, part, block,
+                exact, num_warps=warps, num_stages=stages,
+            )  # fmt: skip
         dh, dread = (dx, None) if ctx.skip else (g, dx)
         return dh, dread, d_down, d_down_bias, d_up, d_up_bias, *[None] * 6
 

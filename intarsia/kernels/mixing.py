@@ -21,16 +21,16 @@ def mixed(x):
 
 @triton.jit
 def kept(seed, site, index, limit):
-    """True with probability 1 - limit / 2^24. The start is mixed well, once; an element's own part is six operations:
+    """True with probability 1 - limit / 2^32. The start is mixed well, once; an element's own part is five operations:
     with more, these decisions are what the kernels would spend their time on."""
     start = mixed(mixed(seed.to(tl.uint32)) + site)
     x = (index.to(tl.uint32) ^ start) * 0x9E3779B1
     x ^= x >> 15
-    return ((x * 0x85EBCA6B) >> 8) >= limit
+    return x * 0x85EBCA6B >= limit
 
 
 def limit_of(p: float) -> int:
-    return math.ceil(p * 2.0**24)
+    return math.ceil(p * 2.0**24) << 8
 
 
 def site_of(number: int) -> int:

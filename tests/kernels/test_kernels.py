@@ -129,8 +129,11 @@ def test_bottleneck(layout, dtype, activation, parallel):
     compare(layout, ours, theirs.to(dtype), (h, *([x] if parallel else []), *weights), dtype)
 
 
+@pytest.mark.parametrize("launches", [(2,), (0, 1)])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_bottleneck_with_dropout_in_front(layout, dtype):
+def test_bottleneck_with_dropout_in_front(layout, dtype, launches, monkeypatch):
+    plain = bottleneck._chunks
+    monkeypatch.setattr(bottleneck, "_chunks", lambda *given: (*plain(*given)[:4], launches))
     size, width = 20, 40
     shapes = (size, width), (size,), (width, size), (width,)
     buffer = 0.2 * draw(3, 2 * size * width + size + width, grad=False)
