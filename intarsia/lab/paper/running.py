@@ -27,6 +27,7 @@ from intarsia.tasks.suites import data_folder, find, load, status
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
 from intarsia.train.prefix import PrefixCache
+from intarsia.train.run import runs_alone
 
 if TYPE_CHECKING:
     from intarsia.encoder.load import Encoder
@@ -109,7 +110,7 @@ class Running:
             self._tell_stored()
             self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
             train_together(
-                self._jobs(sorted(left, key=self._cost, reverse=True)),
+                self._jobs(sorted(left, key=self._place)),
                 self.encoder,
                 together=together,
                 score_test=True,
@@ -160,8 +161,12 @@ class Running:
         settings = Settings.for_method(one.method, **one.settings(self.asked.max_length))
         return Job(one.task, self.data[one.task].data, one.method, self.asked.pooling, settings)
 
-    def _cost(self, one: Planned) -> float:
-        return one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
+    def _place(self, one: Planned) -> tuple[bool, str, float]:
+        """In the queue: the longest first, so that no seat is left waiting for it; those that run alone last, method by
+        method, whose recorded passes serve several tasks."""
+        alone = runs_alone(one.method)
+        cost = one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
+        return alone, str(one.method) if alone else "", -cost
 
     def _state_file(self, job: Job) -> Path:
         folder = self._folder(job.key(self.encoder.fingerprint))
