@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping
+
 from intarsia.lab.comparison import Comparison, Result, Row, in_order
 from intarsia.lab.figures import tradeoff
 from intarsia.lab.paper import names
 from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name
 from intarsia.lab.paper.experiment import Experiment
 from intarsia.lab.paper.plan import Asked, Planned, Searched
-from intarsia.lab.paper.selection import Chosen, Results
+from intarsia.lab.paper.selection import Chosen, Mean, Results
 from intarsia.lab.tables import share
 from intarsia.methods import parse, to_dict
 
 TITLE = "All methods"
+_APART = "Where points would hide each other they stand a little apart."
 TASKS = ("glue/cola", "glue/mrpc", "glue/rte")
 METHODS = (
     "houlsby-8", "houlsby-64", "pfeiffer", "bapna-64", "single-64", "attention-only-64", "parallel-64", "pal", "lora-8",
@@ -38,54 +42,78 @@ def draw(results: Results) -> Drawn:
     asked, depth = results.asked, int(results.store.encoder["layers"])
     made = Drawn("methods", TITLE)
     everything = planned(asked, depth)
-    scores: dict[str, dict[str, str]] = {}
+    found = {task: _best(results, everything, task) for task in asked.tasks}
+    found = {task: some for task, some in found.items() if some}
     titles: dict[str, str] = {}
-    counts: dict[str, int] = {}
-    for task in asked.tasks:
-        found: dict[str, Chosen] = {}
-        for name in METHODS:
-            best = results.choose(everything, lambda one, t=task, n=name: (one.task, one.group) == (t, n))  # type: ignore[misc]
-            if best is not None:
-                found[name] = best
-                scores.setdefault(name, {})[task] = str(best.score)
-                counts[name] = best.parameters["method"]
-        if not found:
-            continue
+    for task, some in found.items():
         metric = names.metric(task)
-        title = names.title(task, next(iter(found.values())).data)
+        title = names.title(task, next(iter(some.values())).data)
         titles[task] = f"{title} {names.metric_title(metric).partition(' ')[0]}"
-        caption = f"{title}, {encoder_name(results)}. Where points would hide each other they stand a little apart."
-        picture = Picture(f"methods-{task.replace('/', '-')}", tradeoff(_comparison(results, found, metric)), caption)
-        made.pictures.append(picture)
+        caption = f"{title}, {encoder_name(results)}. {_APART}"
+        scores = {name: {r.settings["seed"]: r.test for r in best.records} for name, best in some.items()}
+        figure = tradeoff(_comparison(results, some, scores, metric))
+        made.pictures.append(Picture(f"methods-{task.replace('/', '-')}", figure, caption))
+    means = _means(found)
+    if means:
+        first = next(iter(found.values()))
+        figure = tradeoff(_comparison(results, first, means, f"mean-score-of-{len(found)}-tasks"))
+        caption = f"The mean over {', '.join(titles.values())}; {encoder_name(results)}. {_APART}"
+        made.pictures.insert(0, Picture("methods", figure, caption))
     base = int(results.store.encoder["parameters"])
+    counts = {name: best.parameters["method"] for some in found.values() for name, best in some.items()}
     rows = [
-        [name, f"{counts[name]:,}", share(counts[name] / base), *(scores[name].get(task, "–") for task in titles)]
+        [name, f"{counts[name]:,}", share(counts[name] / base),
+         *(str(some[name].score) if name in some else "–" for some in found.values()),
+         *([str(Mean.of([*means[name].values()])) if name in means else "–"] if means else [])]
         for name in sorted(counts, key=lambda name: counts[name])
-    ]
+    ]  # fmt: skip
     made.sheets.append(
         Sheet(
             f"{encoder_name(results)}: each method by its own recipe, by trained parameters without the head",
-            ["method", "parameters", "of base", *titles.values()], rows,
+            ["method", "parameters", "of base", *titles.values(), *(["mean"] if means else [])], rows,
         )
     )  # fmt: skip
     made.notes = about(results, everything, "the paper has no such figure; `intarsia paper glue` has its scores")
     return made
 
 
-def _comparison(results: Results, found: dict[str, Chosen], metric: str) -> Comparison:
-    """As the figure of `intarsia compare` takes it."""
+def _best(results: Results, everything: list[Planned], task: str) -> dict[str, Chosen]:
+    found = {}
+    for name in METHODS:
+        best = results.choose(everything, lambda one, n=name: (one.task, one.group) == (task, n))  # type: ignore[misc]
+        if best is not None:
+            found[name] = best
+    return found
+
+
+def _means(found: dict[str, dict[str, Chosen]]) -> dict[str, dict[int, float]]:
+    """Over the tasks, where there are several: of each method that all have, by seed."""
+    means: dict[str, dict[int, float]] = {}
+    for name in METHODS if len(found) > 1 else ():
+        if all(name in some for some in found.values()):
+            tests = [{r.settings["seed"]: r.test for r in some[name].records} for some in found.values()]
+            seeds = set.intersection(*(set(by_seed) for by_seed in tests))
+            means[name] = {seed: statistics.fmean(by_seed[seed] or 0.0 for by_seed in tests) for seed in sorted(seeds)}
+    return {name: by_seed for name, by_seed in means.items() if by_seed}
+
+
+def _comparison(
+    results: Results, found: dict[str, Chosen], scores: Mapping[str, Mapping[int, float | None]], metric: str
+) -> Comparison:
+    """As the figure of `intarsia compare` takes it; `scores` are on test, by method and seed."""
     rows = []
-    for name, best in found.items():
+    for name, by_seed in scores.items():
+        best = found[name]
         method = to_dict(best.method)
         runs = tuple(
             Result(
                 r.key, r.settings["seed"], method, metric, r.seconds, r.settings, r.dev, r.best_epoch,
-                {"value": r.test, "low": r.test, "high": r.test}, r.steps,
+                dict.fromkeys(("value", "low", "high"), by_seed[r.settings["seed"]]), r.steps,
             )
-            for r in best.records
+            for r in best.records if r.settings["seed"] in by_seed
         )  # fmt: skip
         rows.append(Row(name, method, best.parameters, runs))
-    seeds = max(len(best.records) for best in found.values())
+    seeds = max(len(row.results) for row in rows)
     return Comparison(metric, "label", seeds, in_order(rows), None, {"encoder": results.store.encoder})
 
 

@@ -34,7 +34,8 @@ class Mean:
 
     def __str__(self) -> str:
         """Times 100, as the papers give them."""
-        return f"{100 * self.value:.1f}" + ("" if self.error is None else f"±{100 * self.error:.1f}")
+        value = round(100 * self.value, 1) + 0.0  # never -0.0
+        return f"{value:.1f}" + ("" if self.error is None else f"±{100 * self.error:.1f}")
 
 
 @dataclass(frozen=True)

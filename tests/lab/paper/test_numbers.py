@@ -177,3 +177,20 @@ def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
         == [0.1, 0.2]
         == sorted(r.dev for r in two.records("glue/cola").values() if r.dev)
     )
+
+
+def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
+    from intarsia.lab.paper.methods import _means
+
+    def chosen(task: str, tests: dict[int, float]) -> Chosen:
+        records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
+        return Chosen(Full(), records, 1)
+
+    cola = {"full": chosen("glue/cola", {0: 0.5, 1: 0.7}), "bitfit": chosen("glue/cola", {0: 0.4})}
+    rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9})}
+    assert _means({"glue/cola": cola, "glue/rte": rte}) == {"full": pytest.approx({0: 0.55, 1: 0.65})}
+    assert _means({"glue/cola": cola}) == {}
+
+
+def test_a_mean_is_never_less_than_nothing_by_rounding() -> None:
+    assert str(Mean.of([-0.0001])) == "0.0"
