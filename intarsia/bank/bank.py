@@ -100,7 +100,8 @@ class Bank:
     def encoder(self) -> Encoder:
         """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
         if self._encoder is None:
-            from intarsia.encoder.load import EMBEDDED, Encoder
+            from intarsia.encoder.load import Encoder
+            from intarsia.encoder.sources import EMBEDDED
 
             bound = self.store.encoder
             source = self._given or (bound["name"] if bound else EMBEDDED)

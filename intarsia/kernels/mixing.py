@@ -21,8 +21,8 @@ def mixed(x):
 
 @triton.jit
 def kept(seed, site, index, limit):
-    """True with probability 1 - limit / 2^32. The start is mixed well, once; an element's own part is five operations:
-    with more, these decisions are what the kernels would spend their time on."""
+    """True with probability 1 - limit / 2^32. The start is mixed well, once; an element's own part is few operations,
+    since kernels decide on every element, some of them twice."""
     start = mixed(mixed(seed.to(tl.uint32)) + site)
     x = (index.to(tl.uint32) ^ start) * 0x9E3779B1
     x ^= x >> 15

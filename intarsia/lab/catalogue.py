@@ -70,7 +70,8 @@ def catalogue(
     encoder: str | Path | Encoder | None = None, *, measure: bool = False, watch: Callable[[str], None] | None = None
 ) -> Catalogue:
     """All presets on an encoder, which is loaded only where steps are to be timed; `watch` is told each name then."""
-    from intarsia.encoder.load import EMBEDDED, Encoder
+    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.sources import EMBEDDED
 
     given = encoder or EMBEDDED
     if measure and not isinstance(given, Encoder):
@@ -89,8 +90,9 @@ def catalogue(
 
 def shape_of(source: str | Path) -> Shape:
     """An encoder's shape; from its configuration and the names of its weights alone, where they are at hand."""
-    from intarsia.encoder.load import EMBEDDED, Encoder, embedded_folder
+    from intarsia.encoder.load import Encoder
     from intarsia.encoder.sites import Shape, family_of
+    from intarsia.encoder.sources import EMBEDDED, embedded_folder
 
     folder = embedded_folder() if str(source) == EMBEDDED else Path(source).expanduser()
     weights = folder / "model.safetensors"

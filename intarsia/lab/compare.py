@@ -58,7 +58,8 @@ def compare(
     are each method's own recipe. `no_bert` is a number of minutes to search for a model without a transformer. Results
     go to `folder`. A method that diverges, or that this encoder cannot have, is a row with its reason.
     """
-    from intarsia.encoder.load import EMBEDDED, Encoder
+    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.sources import EMBEDDED
     from intarsia.lab.written import write
     from intarsia.tasks.answering import default_length
     from intarsia.tasks.heads import Head

@@ -48,8 +48,10 @@ class Adam:
         gradient.mul_(s.clip / norms.clamp_min(s.clip))
         self.first.mul_(s.beta1).add_(gradient, alpha=1 - s.beta1)
         self.second.mul_(s.beta2).addcmul_(gradient, gradient, value=1 - s.beta2)
-        update = self.second.sqrt().mul_(corrections[1]).add_(s.eps).reciprocal_().mul_(self.first)
-        update.mul_(corrections[0])
+        root = self.second.sqrt()
+        if s.bias_correction:
+            root.mul_(corrections[1] / corrections[0])
+        update = root.add_(s.eps / corrections[0]).reciprocal_().mul_(self.first)
         update.addcmul_(self.parameters, self.decay)
         if self.factors is not None:
             update.mul_(self.factors)

@@ -1,7 +1,7 @@
 """Passes of fixed shape, recorded (as CUDA graphs) and replayed; and which sizes of them are worth recording.
 
 Recording takes some tenths of a second, a replay milliseconds. So a pass that is too large serves too, until what that
-has cost would have paid for one that fits: never more than twice what the best choice would have cost.
+has cost would have paid for one that fits.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Passes:
 
     def clear(self) -> None:
         self.known.clear()
+        self.wasted.clear()
         self.pool = None  # gone with the last of its passes
 
     def fitting(self, size: int, training: bool, make: Callable[[int], tuple[Tables, Callable[[], Any]]]) -> Pass:
@@ -94,12 +95,10 @@ class Passes:
             return self.known[size, training]
         alike = [one for (_, kind), one in self.known.items() if kind == training]
         large = min((one for one in alike if one.tables.size >= size), key=lambda one: one.tables.size, default=None)
-        wanted = rung(size)
-        if large is not None:
-            found = self._worth(size, training, large)
-            if found is None:
-                return large
-            wanted = found
+        wanted = rung(size) if large is None else self._worth(size, training, large)
+        if wanted is None:
+            assert large is not None
+            return large
         tables, body = make(wanted)
         new = self.known[wanted, training] = Pass(tables, body, self.pool, known=bool(alike))
         self.pool = self.pool or new.pool
