@@ -6,11 +6,12 @@ import copy
 from typing import Any
 
 from torch import nn
+from transformers.activations import GELUActivation
 
 from intarsia.encoder import attention, cores
 from intarsia.encoder.frozen import FrozenLinear, Projections
 from intarsia.encoder.prefix import stand_for
-from intarsia.encoder.routed import Dropout, Site, Switchboard
+from intarsia.encoder.routed import Dropout, Gelu, Site, Switchboard
 from intarsia.encoder.sites import LAYER_OUTPUT, Family, layer_paths, places
 
 
@@ -23,6 +24,8 @@ def attach(model: Any, family: Family) -> Switchboard:
             _put(model, path, Dropout(module.p, switchboard))
         elif isinstance(module, nn.Linear):
             _put(model, path, FrozenLinear(module))
+        elif isinstance(module, GELUActivation):
+            _put(model, path, Gelu(module, switchboard))
     for prefix, _ in layer_paths(family, model):
         three = [model.get_submodule(f"{prefix}.{family.within[site]}") for site in ("query", "key", "value")]
         if not family.fused_query_key_value and all(isinstance(one, FrozenLinear) for one in three):

@@ -265,3 +265,19 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         current = self.switchboard.current
         return x if current is None or current.span.left_out else drop(x, self.p, current.noise)
+
+
+class Gelu(nn.Module):
+    """Stands for the base's GELU: in recorded bf16 passes by a kernel, elsewhere as it is."""
+
+    def __init__(self, plain: nn.Module, switchboard: Switchboard) -> None:
+        super().__init__()
+        self.plain, self.switchboard = plain, switchboard
+
+    def forward(self, x: Tensor) -> Tensor:
+        current = self.switchboard.current
+        if current is None or not isinstance(current.batch, FixedBatch) or x.dtype != torch.bfloat16:
+            return self.plain(x)
+        from intarsia.kernels import gelu
+
+        return gelu.gelu(x)

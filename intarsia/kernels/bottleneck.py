@@ -103,8 +103,8 @@ def _bottleneck_forward(
 
 @triton.jit
 def _bottleneck_backward(
-    g, hidden, dz, dx, down, up, tile_slot, slot_start, seeds, site, limit, rescale, low_stride, width, size, share,
-    DROP: tl.constexpr, SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
+    g, hidden, acted, dz, dx, down, up, tile_slot, slot_start, seeds, site, limit, rescale, low_stride, width, size,
+    share, DROP: tl.constexpr, SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
     BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
@@ -128,6 +128,7 @@ def _bottleneck_backward(
     change = tl.where(real[None, :], da * _slope(z, KIND), 0.0).to(dz.dtype.element_ty)
     if tl.program_id(1) == 0:
         tl.store(dz + narrow, change, mask=real[None, :])
+        tl.store(acted + narrow, _act(z, KIND).to(acted.dtype.element_ty), mask=real[None, :])
     for at in range(tl.program_id(1) * share, tl.minimum(width, (tl.program_id(1) + 1) * share), BLOCK):
         k = at + tl.arange(0, BLOCK)
         inside = k < width
@@ -145,11 +146,11 @@ def _bottleneck_backward(
 
 @triton.jit
 def _bottleneck_weights(
-    g, x, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, seeds, site, limit, rescale,
-    width, size, WHICH: tl.constexpr, DROP: tl.constexpr, KIND: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr,
+    g, x, acted, dz, d_down, d_down_bias, d_up, d_up_bias, slot_start, slot_end, seeds, site, limit, rescale,
+    width, size, WHICH: tl.constexpr, DROP: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr,
     BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Over a slot's tokens, dz' x for the matrix down (WHICH 0) or act(hidden)' g for the matrix up (1); 2: both, by
+    """Over a slot's tokens, dz' x for the matrix down (WHICH 0) or acted' g for the matrix up (1); 2: both, by
     every other program."""
     slot = tl.program_id(0)
     if WHICH == 2:
@@ -164,7 +165,7 @@ def _bottleneck_weights(
     narrow_sums = tl.zeros((M,), tl.float32)
     wide_from, narrow_from = x, dz
     if up == 1:
-        wide_from, narrow_from = g, hidden
+        wide_from, narrow_from = g, acted
     start, end, seed = tl.load(slot_start + slot), tl.load(slot_end + slot), tl.load(seeds + slot)
     for at in range(start, end, CHUNK):
         rows = (at + tl.arange(0, CHUNK)).to(tl.int64)
@@ -172,8 +173,6 @@ def _bottleneck_weights(
         wide = tl.load(wide_from + rows[:, None] * width + k[None, :], mask=mine & inside[None, :], other=0.0)
         narrow = tl.load(narrow_from + rows[:, None] * size + units[None, :], mask=mine & real[None, :], other=0.0)
         if up == 1:
-            acted = _act(narrow.to(tl.float32), KIND)
-            narrow = tl.where(mine & real[None, :], acted, 0.0).to(wide.dtype)
             sums += tl.sum(wide.to(tl.float32), 0)
         else:
             wide = _thinned(wide, rows, k, start, seed, site, limit, width, DROP)
@@ -196,18 +195,20 @@ PROGRAMS = 128  # about as many as a large GPU runs side by side: with few token
 
 def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, int, int]:
     """Columns of a block, columns of a program, warps and stages, as they were fastest for BERT-base on an H200."""
-    block, warps, stages = (32, 4, 2) if exact else (128, 8, 3) if units <= 64 else (64, 8, 2)
+    block, warps, stages = (32, 4, 2) if exact else (64, 4, 3) if units <= 64 else (64, 4, 2)
     blocks = triton.cdiv(width, block)
     programs = max(1, min(blocks, PROGRAMS // tiles))
     return block, triton.cdiv(blocks, programs) * block, warps, stages
 
 
-def _chunks(slots: int, exact: bool) -> tuple[int, int, int, int, tuple[int, ...]]:
+def _chunks(slots: int, units: int, exact: bool) -> tuple[int, int, int, int, tuple[int, ...]]:
     """Tokens and columns of a block, warps and stages of the weights' gradients, and what is launched: where there is
-    much to do, a program for one matrix alone, which takes fewer registers."""
+    much to do, a program for one matrix alone, which takes fewer registers. As they were fastest on an H200."""
     if exact:
         return 32, 32, 4, 2, (2,)
-    return (128, 64, 4, 3, (2,)) if slots <= 4 else (64, 64, 4, 4, (0, 1))
+    if slots <= 4:
+        return 128, 64, 4, 3, (2,)
+    return (64, 64, 4, 3, (2,)) if units <= 64 else (64, 128, 4, 3, (0, 1))
 
 
 def _units(size: int) -> int:
@@ -262,12 +263,12 @@ class _Bottleneck(torch.autograd.Function):
         tokens, width = g.shape
         size = hidden.shape[1]
         exact = g.dtype == torch.float32
-        dz, dx = torch.empty_like(hidden), torch.empty_like(g)
+        acted, dz, dx = torch.empty_like(hidden), torch.empty_like(hidden), torch.empty_like(g)
         m = _units(size)
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_backward[(tiles, triton.cdiv(width, share))](
-            g, hidden, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
+            g, hidden, acted, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
             *_chances(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
             layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
@@ -275,12 +276,12 @@ class _Bottleneck(torch.autograd.Function):
         d_down, d_up = (torch.empty(layout.slots, *s, **like) for s in ((size, width), (width, size)))
         d_down_bias, d_up_bias = (torch.empty(layout.slots, s, **like) for s in (size, width))
         part = min(m, 64)
-        chunk, block, warps, stages, launches = _chunks(layout.slots, exact)
+        chunk, block, warps, stages, launches = _chunks(layout.slots, m, exact)
         for which in launches:
             programs = triton.cdiv(size, part) * (2 if which == 2 else 1)
             _bottleneck_weights[(layout.slots, triton.cdiv(width, block), programs)](
-                g, read, hidden, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
-                layout.seeds, *_chances(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, ctx.kind, chunk, part, block,
+                g, read, acted, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
+                layout.seeds, *_chances(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, chunk, part, block,
                 exact, num_warps=warps, num_stages=stages,
             )  # fmt: skip
         dh, dread = (dx, None) if ctx.skip else (g, dx)

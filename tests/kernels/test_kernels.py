@@ -14,7 +14,7 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from intarsia.encoder.owned import ACTIVATIONS  # noqa: E402
-from intarsia.kernels import Layout, adam, attention, bottleneck, dropout, linear, norm, rows  # noqa: E402
+from intarsia.kernels import Layout, adam, attention, bottleneck, dropout, gelu, linear, norm, rows  # noqa: E402
 from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
@@ -127,6 +127,15 @@ def test_bottleneck(layout, dtype, activation, parallel):
     low = low[0], low[2]
     ours = bottleneck.bottleneck(h, x if parallel else None, weights, low, activation, layout)
     compare(layout, ours, theirs.to(dtype), (h, *([x] if parallel else []), *weights), dtype)
+
+
+def test_gelu():
+    x = torch.linspace(-9, 9, 5001, device=DEVICE).requires_grad_()
+    ours, exact = gelu.gelu(x), F.gelu(x.double())
+    torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6)
+    g = torch.randn_like(x)
+    back, exact = torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(exact, x, g.double())[0]
+    torch.testing.assert_close(back, exact, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("launches", [(2,), (0, 1)])
