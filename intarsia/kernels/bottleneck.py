@@ -60,9 +60,9 @@ def _thinned(value, rows, k, start, seed, site, limit, width, DROP: tl.constexpr
 
 @triton.jit
 def _bottleneck_forward(
-    h, x, hidden, out, down, down_bias, up, up_bias, tile_slot, slot_start, seeds, site, limit, rescale, stride,
-    low_stride, width, size, share, DROP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
-    BLOCK: tl.constexpr, EXACT: tl.constexpr,
+    h, x, hidden, acted, out, down, down_bias, up, up_bias, tile_slot, slot_start, seeds, site, limit, rescale,
+    stride, low_stride, width, size, share, DROP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr,
+    M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
     slot = tl.load(tile_slot + tile).to(tl.int64)
@@ -83,9 +83,12 @@ def _bottleneck_forward(
         z = tl.dot(read, weight, z, input_precision="ieee" if EXACT else "tf32")
     z = z * rescale + tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
     z = z.to(hidden.dtype.element_ty)
+    narrow = rows[:, None] * size + units[None, :]
     if tl.program_id(1) == 0:
-        tl.store(hidden + rows[:, None] * size + units[None, :], z, mask=real[None, :])
+        tl.store(hidden + narrow, z, mask=real[None, :])
     a = tl.where(real[None, :], _act(z.to(tl.float32), KIND), 0.0).to(hidden.dtype.element_ty)
+    if tl.program_id(1) == 0:
+        tl.store(acted + narrow, a, mask=real[None, :])
     for at in range(tl.program_id(1) * share, tl.minimum(width, (tl.program_id(1) + 1) * share), BLOCK):
         k = at + tl.arange(0, BLOCK)
         inside = k < width
@@ -103,8 +106,8 @@ def _bottleneck_forward(
 
 @triton.jit
 def _bottleneck_backward(
-    g, hidden, acted, dz, dx, down, up, tile_slot, slot_start, seeds, site, limit, rescale, low_stride, width, size,
-    share, DROP: tl.constexpr, SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
+    g, hidden, dz, dx, down, up, tile_slot, slot_start, seeds, site, limit, rescale, low_stride, width, size, share,
+    DROP: tl.constexpr, SKIP: tl.constexpr, KIND: tl.constexpr, ALIGN: tl.constexpr, M: tl.constexpr,
     BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0)
@@ -128,7 +131,6 @@ def _bottleneck_backward(
     change = tl.where(real[None, :], da * _slope(z, KIND), 0.0).to(dz.dtype.element_ty)
     if tl.program_id(1) == 0:
         tl.store(dz + narrow, change, mask=real[None, :])
-        tl.store(acted + narrow, _act(z, KIND).to(acted.dtype.element_ty), mask=real[None, :])
     for at in range(tl.program_id(1) * share, tl.minimum(width, (tl.program_id(1) + 1) * share), BLOCK):
         k = at + tl.arange(0, BLOCK)
         inside = k < width
@@ -241,34 +243,34 @@ class _Bottleneck(torch.autograd.Function):
         tokens, width = h.shape
         size = down.shape[1]
         exact = h.dtype == torch.float32
-        hidden = torch.empty(tokens, size, device=h.device, dtype=h.dtype)
+        hidden, acted = torch.empty(2, tokens, size, device=h.device, dtype=h.dtype).unbind()
         out = torch.empty_like(h)
         m = _units(size)
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_forward[(tiles, triton.cdiv(width, share))](
-            h, read, hidden, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, layout.slot_start,
+            h, read, hidden, acted, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, layout.slot_start,
             layout.seeds, *_chances(p, site), down_bias.stride(0), low_down.stride(0), width, size, share, p > 0.0,
             kind, layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
-        ctx.save_for_backward(read, hidden, low_down, low_up)
+        ctx.save_for_backward(read, hidden, acted, low_down, low_up)
         ctx.layout, ctx.kind, ctx.skip, ctx.drop = layout, kind, x is None, (p, site)
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        read, hidden, low_down, low_up = ctx.saved_tensors
+        read, hidden, acted, low_down, low_up = ctx.saved_tensors
         layout: Layout = ctx.layout
         g = g.contiguous()
         tokens, width = g.shape
         size = hidden.shape[1]
         exact = g.dtype == torch.float32
-        acted, dz, dx = torch.empty_like(hidden), torch.empty_like(hidden), torch.empty_like(g)
+        dz, dx = torch.empty_like(hidden), torch.empty_like(g)
         m = _units(size)
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_backward[(tiles, triton.cdiv(width, share))](
-            g, hidden, acted, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
+            g, hidden, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
             *_chances(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
             layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip

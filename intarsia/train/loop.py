@@ -105,11 +105,14 @@ def train_together(
     floor = Floor(encoder, together, prefix)
     seats: dict[Run, Seat] = {}
     saving = _Saving(save_every)
+    seated = 1  # when the queue was last asked: it is asked again when one has left
     with _Interrupts() as interrupts:
         while True:
-            while floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
+            vacant = len(seats) < seated
+            while vacant and floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
                 seat = Seat(floor.run(job, state_file(job), seats), state_file(job), watch, floor.tell_every)
                 seats[seat.run] = seat
+            seated = len(seats)
             if not seats:
                 break
             ended = [seat for seat in seats.values() if seat.epoch_over()]

@@ -36,7 +36,7 @@ from intarsia.train.run import Run, head_specs
 from intarsia.train.stack import Stack
 
 ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
-WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step
+WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
 LONGEST = 128  # tokens of a segment that the attention kernel holds
 SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
@@ -176,11 +176,17 @@ class Recorded:
         longest = max(share.tokens.longest for share in shares)
         own = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
         if longest > self.longest or not self.align:
-            self.align = self.align or (WIDE_ALIGN if sum(own) >= MANY * len(own) else ALIGN)
+            self.align = self.align or self._aligned_to(shares)
             self.longest = max(self.align, 1 << (longest - 1).bit_length())
             self.passes.clear()
         size = fixed_size(sum(aligned(tokens, self.align) for tokens in own))
         return self.passes.fitting(size, training, self._train_in if training else self._answer_in)
+
+    def _aligned_to(self, shares: Sequence[Share]) -> int:
+        if isinstance(self.method, Bottleneck) and self.method.size > RUNGS[0]:
+            return WIDE_ALIGN
+        mean = np.mean([share.tokens.lengths.mean() for share in shares])
+        return WIDE_ALIGN if mean * self.each >= MANY else ALIGN
 
     def _train_in(self, size: int) -> tuple[Tables, Callable[[], Any]]:
         tables = self._tables(size, self.stack.slots.capacity * self.each, self.each)

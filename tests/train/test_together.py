@@ -15,6 +15,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Full, LayerNorms, LoRA, Method, Pfeiffer, Prefix
 from intarsia.tasks import load_data
+from intarsia.train.floor import Floor
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained
@@ -161,3 +162,16 @@ def test_as_many_jobs_share_a_pass_as_make_a_good_size() -> None:
     jobs = [job(i, Bottleneck(4), epochs=1) for i in range(5)]
     train_together(jobs, encoder, done=lambda j, _: seen.discard(j.name), watch=watch)
     assert most[0] == 5  # tiny texts: all fit
+
+
+def test_those_who_wait_are_asked_only_when_a_seat_is_free(monkeypatch):
+    asked, plain = [], Floor.accepts
+
+    def accepts(self, seats):
+        asked.append(len(seats))
+        return plain(self, seats)
+
+    monkeypatch.setattr(Floor, "accepts", accepts)
+    found = together([job(0, Bottleneck(4)), job(1, Full()), job(3, Bottleneck(8))], exact(), seats=4)
+    assert all(isinstance(one, Trained) for one in found.values()) and len(found) == 3
+    assert asked == [0, 1, 2, 0, 1, 0]  # two sit down and leave at one time; then the third, alone
