@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+LONGEST = 512  # tokens of a segment, at most
 ROWS = 8  # tokens that a program of the element-wise kernels handles; divides every `align`
 
 

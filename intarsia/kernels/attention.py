@@ -1,4 +1,4 @@
-"""Attention within short segments: a segment and a head are one program, its scores never leave the chip."""
+"""Attention within segments: a short segment and a head are one program, its scores never leave the chip."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from intarsia.kernels import Layout
-from intarsia.kernels.mixing import kept, limit_of, site_of
+from intarsia.kernels.long_attention import BLOCK, _long_forward, _long_keys, _long_queries
+from intarsia.kernels.mixing import limit_of, site_of
+from intarsia.kernels.scores import kept_of, scatter_by_distance, scores_of
 
-LONGEST = 128
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e to the x is 2 to the x times this
-_CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it
+_CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it; longer ones block by block
 
 
 @triton.jit
@@ -25,19 +25,12 @@ def _probabilities(
 ):  # fmt: skip
     """Of a segment's queries over its keys [T, T], and which of them dropout keeps."""
     steps = tl.arange(0, T)
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * (scale * LOG2_E)
-    if RELATIVE:
-        distance = steps[None, :] - steps[:, None] + middle
-        near = (steps < length)[:, None] & (steps < length)[None, :]
-        scores += tl.load(table + head * (2 * middle + 1) + distance, mask=near, other=0.0).to(tl.float32) * LOG2_E
-    scores = tl.where((steps < length)[None, :], scores, float("-inf"))
+    scores = scores_of(q, k, table, head, steps, steps, length, scale, middle, RELATIVE, EXACT)
     scores = tl.exp2(scores - tl.max(scores, 1)[:, None])
     p = scores * (1.0 / tl.sum(scores, 1))[:, None]
+    keep = p >= 0.0
     if DROP:
-        index = ((local + steps)[:, None] * HEADS + head) * 128 + steps[None, :]
-        keep = kept(seed, site, index, limit)
-    else:
-        keep = p >= 0.0
+        keep = kept_of(seed, site, limit, local, steps, steps, head, HEADS)
     return p, keep
 
 
@@ -99,9 +92,7 @@ def _attention_backward(
         tl.store(dv + to, change.to(dv.dtype.element_ty), mask=inside)
         ds = p * (dp - tl.sum(dp * p, 1)[:, None])
         if TRAINED:
-            distance = steps[None, :] - steps[:, None] + middle
-            near = (steps < length)[:, None] & (steps < length)[None, :]
-            tl.atomic_add(dtable + head * (2 * middle + 1) + distance, ds, mask=near, sem="relaxed")
+            scatter_by_distance(dtable, head, steps, steps, length, middle, ds)
         ds = (ds * scale).to(qs.dtype)
         change = tl.dot(ds, ks, input_precision="ieee" if EXACT else "tf32")
         tl.store(dq + to, change.to(dq.dtype.element_ty), mask=inside)
@@ -109,26 +100,40 @@ def _attention_backward(
         tl.store(dk + to, change.to(dk.dtype.element_ty), mask=inside)
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], heads: int, width: int, call: _Call, *further: int) -> None:
-    layout, above = call.layout, 0
-    classes = tuple(t for t in _CLASSES if t <= layout.longest)
-    if layout.row_start.shape[0] <= FEW:
-        classes = tuple(t for t in classes if t >= min(64, classes[-1]))
-    for most in classes:
-        table = tensors[0] if call.relative is None else call.relative
-        kernel[(layout.row_start.shape[0], heads)](
-            *tensors, table, layout.row_start, layout.row_length, layout.tile_slot, layout.slot_start, layout.seeds,
-            site_of(call.site), limit_of(call.p), 1.0 / (1.0 - call.p), call.scale, table.shape[-1] // 2, *further,
-            call.relative is not None, call.p > 0.0, layout.align, above, most, width,
-            max(16, triton.next_power_of_2(width)), heads, tensors[0].dtype == torch.float32,
-            num_warps=max(1, most // 16),
-        )  # fmt: skip
-        above = most
-
-
 class _Call:
     def __init__(self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout) -> None:
         self.relative, self.scale, self.p, self.site, self.layout = relative, scale, p, site, layout
+
+    @property
+    def long(self) -> bool:
+        return self.layout.longest > _CLASSES[-1]
+
+    def launch(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
+        """For the segments that are held in one block."""
+        layout, above = self.layout, 0
+        classes = tuple(t for t in _CLASSES if t <= layout.longest)
+        if layout.row_start.shape[0] <= FEW:
+            classes = tuple(t for t in classes if t >= min(64, classes[-1]))
+        for most in classes:
+            self._one(kernel, 1, above, most, max(1, most // 16), tensors, *further)
+            above = most
+
+    def launch_long(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
+        """For the others."""
+        self._one(kernel, triton.cdiv(self.layout.longest, BLOCK), _CLASSES[-1], BLOCK, 4, tensors, *further)
+
+    def _one(
+        self, kernel: Any, blocks: int, above: int, most: int, warps: int, tensors: tuple[Tensor, ...], *further: int
+    ) -> None:
+        layout = self.layout
+        _, heads, width = tensors[0].shape
+        table = tensors[0] if self.relative is None else self.relative
+        kernel[(layout.row_start.shape[0], heads, blocks)](
+            *tensors, table, layout.row_start, layout.row_length, layout.tile_slot, layout.slot_start, layout.seeds,
+            site_of(self.site), limit_of(self.p), 1.0 / (1.0 - self.p), self.scale, table.shape[-1] // 2, *further,
+            self.relative is not None, self.p > 0.0, layout.align, above, most, width,
+            max(16, triton.next_power_of_2(width)), heads, tensors[0].dtype == torch.float32, num_warps=warps,
+        )  # fmt: skip
 
 
 class _Attention(torch.autograd.Function):
@@ -136,16 +141,20 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, relative: Tensor | None, call: _Call) -> Tensor:
         if not q.stride() == k.stride() == v.stride() or q.stride()[1:] != (q.shape[2], 1):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        _, heads, width = q.shape
         out = torch.empty(q.shape, device=q.device, dtype=q.dtype)
-        _launch(_attention_forward, (q, k, v, out), heads, width, call, q.stride(0))
-        ctx.save_for_backward(q, k, v)
+        call.launch(_attention_forward, (q, k, v, out), q.stride(0))
+        kept: tuple[Tensor, ...] = ()
+        if call.long:
+            sums = torch.empty(q.shape[:2], device=q.device, dtype=torch.float32)
+            call.launch_long(_long_forward, (q, k, v, out, sums), q.stride(0))
+            kept = out, sums
+        ctx.save_for_backward(q, k, v, *kept)
         ctx.call = call
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v = ctx.saved_tensors
+        q, k, v, *kept = ctx.saved_tensors
         call, trained = ctx.call, ctx.needs_input_grad[3]
         g = g.contiguous()
         tokens, heads, width = g.shape
@@ -155,7 +164,10 @@ class _Attention(torch.autograd.Function):
         dq, dk, dv = beside.unbind(1)
         dtable = torch.zeros_like(call.relative, dtype=torch.float32) if trained else dq
         further = q.stride(0), 3 * heads * width, trained
-        _launch(_attention_backward, (q, k, v, g, dq, dk, dv, dtable), heads, width, call, *further)
+        call.launch(_attention_backward, (q, k, v, g, dq, dk, dv, dtable), *further)
+        if call.long:
+            for kernel in (_long_queries, _long_keys):
+                call.launch_long(kernel, (q, k, v, *kept, g, dq, dk, dv, dtable), *further)
         return dq, dk, dv, dtable.to(call.relative.dtype) if trained else None, None
 
 

@@ -23,14 +23,25 @@ KINDS = {"label": 0.0, "labels": 1.0, "score": 2.0}
 class HeadLosses:
     """`each` rows a slot, heads padded to `outputs`: what is not a slot's own takes no part in its loss."""
 
-    def __init__(self, stack: Stack, encoder: Encoder, pooling: Pooling, each: int, outputs: int) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        encoder: Encoder,
+        pooling: Pooling,
+        each: int,
+        outputs: int,
+        asked: int | None = None,
+        nothing: float = 0.0,
+    ) -> None:
+        """`asked`: numbers that a row asks for (None: one for each output); `nothing` stands for one that is not."""
         self.encoder, self.pooling, self.each, self.outputs = encoder, pooling, each, outputs
+        self.asked, self.nothing = asked or outputs, nothing
         slots, device = stack.slots.capacity, encoder.device
         self.slots = slots
         pinned = device.type == "cuda"
         lengths = {
             "rates": slots, "corrections": 2 * slots, "kinds": slots, "outputs": slots,
-            "targets": slots * each * outputs,
+            "targets": slots * each * self.asked,
         }  # fmt: skip
         total = sum(lengths.values())
         self.on_device = torch.zeros(total, device=device)
@@ -56,13 +67,13 @@ class HeadLosses:
             self.copied[self.turn].synchronize()
         host = self.on_host[self.turn]
         t = {name: host.numpy()[place] for name, place in self.places.items()}
-        targets = t["targets"].reshape(self.slots, self.each, self.outputs)
+        targets = t["targets"].reshape(self.slots, self.each, self.asked)
         for run, rows in steps:
-            t["rates"][run.slot], t["kinds"][run.slot] = run.rate(), KINDS[run.answers.kind]
+            t["rates"][run.slot], t["kinds"][run.slot] = run.rate(), KINDS.get(run.answers.kind, 0.0)
             t["corrections"][2 * run.slot : 2 * run.slot + 2] = run.corrections()
             t["outputs"][run.slot] = run.answers.outputs
             own = targets[run.slot]
-            own.fill(0.0)
+            own.fill(self.nothing)
             wanted = run.wanted[rows]
             own[: len(rows), : wanted.shape[1]] = wanted
         self.on_device.copy_(host, non_blocking=True)

@@ -14,6 +14,7 @@ from intarsia.train.tokens import Tokens
 
 RING = 4  # passes that may be under way before the host waits
 SMALLEST, STEP = 256, 128  # tokens of a pass, and between the sizes of small ones
+PADDING = 128  # tokens of a segment of padding, at most
 
 
 class Share(NamedTuple):
@@ -45,7 +46,8 @@ class Tables:
     ) -> None:
         """`each`: slot s has the segments s * each, …; None: the segments stand one after another."""
         self.size, self.slots, self.rows, self.each, self.align, self.longest = size, slots, rows, each, align, longest
-        every = rows + slots + -(-size // longest) + 1
+        self.padding = min(longest, PADDING)
+        every = rows + slots + -(-size // self.padding) + 1
         lengths = {
             "tile_slot": size // align, "slot_start": slots, "slot_end": slots, "row_start": every,
             "row_length": every, "seeds": slots, "active": slots, "ids": size, "types": size, "positions": size,
@@ -82,10 +84,10 @@ class Tables:
         t["tile_slot"].fill(shares[0].slot if shares else 0)
         start = self._lay_out(t, shares)
         t["ids"][start:] = t["types"][start:] = t["positions"][start:] = 0
-        begins = np.arange(start, self.size, self.longest)  # what is left is padding, in segments of its own
+        begins = np.arange(start, self.size, self.padding)  # what is left is padding, in segments of its own
         row = self.rows + self.slots
         t["row_start"][row : row + len(begins)] = begins
-        t["row_length"][row : row + len(begins)] = np.minimum(self.longest, self.size - begins)
+        t["row_length"][row : row + len(begins)] = np.minimum(self.padding, self.size - begins)
         self.on_device.copy_(host, non_blocking=True)
         if self.copied:
             self.copied[self.turn].record()

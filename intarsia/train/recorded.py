@@ -25,19 +25,21 @@ from intarsia.encoder.fixed import FixedBatch, FixedNoise, FixedRuns
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import OUTSIDE, PREFIX
-from intarsia.kernels import available
+from intarsia.kernels import LONGEST, available
 from intarsia.methods import Bottleneck, Method, to_dict
+from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head
+from intarsia.train.floor import Rows
 from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
 from intarsia.train.passes import Pass, Passes
 from intarsia.train.plan import Share, Tables, aligned, fixed_size
 from intarsia.train.run import Run, head_specs
 from intarsia.train.stack import Stack
+from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses
 
 ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
-LONGEST = 128  # tokens of a segment that the attention kernel holds
 SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
 RUNGS = (64, 256)  # sizes that smaller adapters are padded to
@@ -51,7 +53,7 @@ def can_record(job: Job, encoder: Encoder) -> bool:
         return False
     return (
         available()
-        and job.data.kind in KINDS  # heads that read every token are not in the passes
+        and job.data.kind in (*KINDS, *TOKEN_KINDS)  # a head over all words is not in the passes
         and encoder.family.core != "deberta"
         and encoder.dtype in (torch.float32, torch.bfloat16)
         and shape.family != "modernbert"  # its attention windows are not in the kernel
@@ -68,7 +70,8 @@ def can_record(job: Job, encoder: Encoder) -> bool:
 def shape_key(job: Job) -> tuple[Any, ...]:
     """Jobs of one key fit into one stack."""
     s = job.settings
-    return str(to_dict(padded(job.method))), job.pooling, s.batch_size, s.adam, s.dropout, _outputs(job)
+    read = (job.data.kind, s.max_length) if job.data.kind in TOKEN_KINDS else job.pooling
+    return str(to_dict(padded(job.method))), read, s.batch_size, s.adam, s.dropout, _outputs(job)
 
 
 def padded(method: Method) -> Method:
@@ -84,6 +87,8 @@ def padded(method: Method) -> Method:
 
 
 def _outputs(job: Job) -> int:
+    if job.data.kind in TOKEN_KINDS:
+        return learned_answers(job.data).outputs
     if job.method.changes_base:  # alone in its stack
         return 1 if job.data.kind == "score" else len(job.data.labels)
     return max(SMALL_HEAD, 1 << (max(1, len(job.data.labels)) - 1).bit_length())
@@ -96,13 +101,18 @@ class Recorded:
         self.encoder, self.key = encoder, shape_key(job)
         self.method, self.pooling, self.settings = padded(job.method), job.pooling, job.settings
         shape = encoder.shape
-        head = Head(_outputs(job), job.pooling)
+        self.reads_tokens = job.data.kind in TOKEN_KINDS
+        head = Head(_outputs(job), "none" if self.reads_tokens else job.pooling)
         specs = {f"method.{k}": v for k, v in self.method.tensors(shape).items()} | head_specs(job, head, shape)
         size = sum(spec.size for spec in specs.values())
         slots = 1 if self.method.changes_base else _slots(seats, size, encoder)
         self.stack = Stack(specs, slots, job.settings.adam, encoder, low=True)
         self.each, self.outputs = job.settings.batch_size, _outputs(job)
-        self.heads = HeadLosses(self.stack, encoder, job.pooling, self.each, self.outputs)
+        if self.reads_tokens:
+            kind, longest = job.data.kind, job.settings.max_length
+            self.heads: HeadLosses = TokenLosses(kind, self.stack, encoder, self.each, self.outputs, longest)
+        else:
+            self.heads = HeadLosses(self.stack, encoder, job.pooling, self.each, self.outputs)
         self.low = self.stack.slots.views(self.stack.low)
         self.leaves = self.stack.leaves
         if self.method.changes_base:  # nothing but its own weights is computed with
@@ -157,20 +167,23 @@ class Recorded:
                 yield run, values[slot]
 
     @torch.no_grad()
-    def predict(self, runs: Sequence[Run], part: str) -> list[np.ndarray]:
-        """Probabilities (or scores) of each row of a part, of each run."""
-        out = [np.empty((len(run.tokens[part].lengths), run.answers.outputs), np.float32) for run in runs]
+    def predict(self, runs: Sequence[Run], part: str) -> list[Rows]:
+        """What each run says of each row of a part: probabilities (or scores), or those of each token."""
+        out: list[list[np.ndarray]] = [[np.empty(0)] * len(run.tokens[part].lengths) for run in runs]
         with self._on_device():
             for chunk in _chunks(runs, part):
                 shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
                 found = self._pass(shares, training=False)
                 found.tables.fill(shares)
-                pooled, at = found.run(), 0
+                states, at = found.run(), 0  # a vector a row, or a token
                 for i, rows in chunk:
-                    logits = runs[i].head_logits(pooled[at : at + len(rows)], {}, None)
-                    out[i][rows] = runs[i].answers.probabilities(logits)
-                    at += len(rows)
-        return out
+                    own = int(runs[i].tokens[part].lengths[rows].sum()) if self.reads_tokens else len(rows)
+                    logits = runs[i].head_logits(states[at : at + own].float(), {}, None)
+                    segments = [runs[i].tokens[part].segments[row] for row in rows] if self.reads_tokens else []
+                    for row, said in zip(rows, runs[i].answers.said(logits, segments), strict=True):
+                        out[i][row] = said
+                    at += aligned(own, self.align) if self.reads_tokens else own
+        return [rows if self.reads_tokens else np.stack(rows) for rows in out]
 
     def _pass(self, shares: Sequence[Share], *, training: bool) -> Pass:
         longest = max(share.tokens.longest for share in shares)
@@ -235,6 +248,8 @@ class Recorded:
         from intarsia.kernels import rows
 
         states = self._forward(tables, None, {k: v.detach() for k, v in self.leaves.items()})
+        if self.reads_tokens:
+            return states
         return rows.pool(states, tables.rows, self.pooling == "mean", tables.layout())
 
 

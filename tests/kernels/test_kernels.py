@@ -26,9 +26,12 @@ def ints(values):
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def make_layout(align=16):
-    """Three slots, the second with nothing; seven segments and two of padding."""
-    lengths = [[5, 1, 17], [], [3, 30, 9, 2]]
+SHORT = [[5, 1, 17], [], [3, 30, 9, 2]]
+LONG = [[140, 3], [], [129, 40, 200]]  # some in one block, others in several
+
+
+def make_layout(align=16, lengths=SHORT):
+    """Three slots, the second with nothing; some segments, and padding after each slot and after all."""
     start, rows_, slot_start, slot_end, tiles, pads = 0, [], [], [], [], []
     for slot, own in enumerate(lengths):
         slot_start.append(start)
@@ -47,8 +50,8 @@ def make_layout(align=16):
     every = [*rows_, (0, 0), *pads]
     layout = Layout(
         tokens=start + align, align=align, tile_slot=ints(tiles), slot_start=ints(slot_start), slot_end=ints(slot_end),
-        row_start=ints([r[0] for r in every]), row_length=ints([r[1] for r in every]), longest=32,
-        seeds=ints([11, 12, 13]),
+        row_start=ints([r[0] for r in every]), row_length=ints([r[1] for r in every]),
+        longest=32 if lengths is SHORT else 256, seeds=ints([11, 12, 13]),
     )  # fmt: skip
     return layout, rows_
 
@@ -193,11 +196,12 @@ def test_dropout():
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("relative", [False, True])
-def test_attention(dtype, relative):
-    layout, _ = make_layout()
+@pytest.mark.parametrize("lengths", [SHORT, LONG])
+def test_attention(dtype, relative, lengths):
+    layout, _ = make_layout(lengths=lengths)
     heads, width = 3, 16
     q, k, v = (draw(layout.tokens, heads, width, dtype=dtype, seed=i) for i in range(3))
-    table = draw(heads, 2 * 40 - 1) if relative else None
+    table = draw(heads, 2 * 240 - 1) if relative else None
     ours = attention.attention(q, k, v, layout, scale=0.25, p=0.0, site=0, relative=table)
     pieces = []
     for start, n in zip(layout.row_start.tolist(), layout.row_length.tolist(), strict=True):
@@ -205,7 +209,7 @@ def test_attention(dtype, relative):
         scores = a @ b.transpose(1, 2) * 0.25
         if table is not None:
             steps = torch.arange(n, device=DEVICE)
-            scores = scores + table[:, steps[None, :] - steps[:, None] + 39]
+            scores = scores + table[:, steps[None, :] - steps[:, None] + 239]
         pieces.append((start, n, (scores.softmax(-1) @ c).transpose(0, 1)))
     index = torch.cat([torch.arange(s, s + n) for s, n, _ in pieces]).to(DEVICE)
     theirs = torch.zeros(layout.tokens, heads, width, device=DEVICE)
@@ -213,27 +217,30 @@ def test_attention(dtype, relative):
     compare(layout, ours, theirs, (q, k, v) if table is None else (q, k, v, table), dtype)
 
 
-def test_attention_dropout():
+@pytest.mark.parametrize("lengths", [SHORT, LONG])
+def test_attention_dropout(lengths):
     """With values that tell the probabilities apart: dropped ones are 0, the rest rescaled; the way back agrees."""
-    layout, segments = make_layout()
-    q, k = (draw(layout.tokens, 2, 32, seed=i) for i in range(2))
-    v = torch.zeros(layout.tokens, 2, 32, device=DEVICE)
+    layout, segments = make_layout(lengths=lengths)
     start, n = max(segments, key=lambda s: s[1])
-    v[start : start + n, :, :n] = torch.eye(n, device=DEVICE)[:, None]
+    width = 32 if n <= 32 else 64
+    last = min(n, width)  # the keys that are told apart
+    q, k = (draw(layout.tokens, 2, width, seed=i) for i in range(2))
+    v = torch.zeros(layout.tokens, 2, width, device=DEVICE)
+    v[start + n - last : start + n, :, :last] = torch.eye(last, device=DEVICE)[:, None]
     v.requires_grad_()
     plain, dropped = (
-        attention.attention(q, k, v, layout, scale=0.2, p=p, site=1, relative=None)[start : start + n, :, :n]
+        attention.attention(q, k, v, layout, scale=0.2, p=p, site=1, relative=None)[start : start + n, :, :last]
         for p in (0.0, 0.3)
     )
     keep = dropped != 0
     assert float(keep.float().mean()) == pytest.approx(0.7, abs=0.06)
     torch.testing.assert_close(dropped, torch.where(keep, plain / 0.7, 0.0), rtol=1e-4, atol=1e-5)
-    g = draw(n, 2, n, grad=False, seed=4)
+    g = draw(n, 2, last, grad=False, seed=4)
     *ours, dv = torch.autograd.grad(dropped, (q, k, v), g)
     for a, b in zip(ours, torch.autograd.grad(plain, (q, k), torch.where(keep, g / 0.7, 0.0)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     expected = torch.einsum("qhk,qhd->khd", dropped, g)
-    torch.testing.assert_close(dv[start : start + n, :, :n], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(dv[start + n - last : start + n, :, :last], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("corrected", [False, True])

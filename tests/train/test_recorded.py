@@ -17,6 +17,7 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
+from tagged import colours, riddles  # noqa: E402
 
 from intarsia.encoder.load import Encoder  # noqa: E402
 from intarsia.methods import (  # noqa: E402
@@ -133,6 +134,53 @@ def test_fine_tuning_learns_what_it_learns_elsewhere(family: str, method: Method
     assert all(torch.equal(weight, held[name]) for name, weight in encoder.weights.items())
 
 
+@pytest.mark.parametrize("kind", ["span", "tags"])
+@pytest.mark.parametrize("method", [Bottleneck(8), Full()], ids=str)
+def test_heads_that_read_tokens(kind: str, method: Method) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    contents = [riddles(30, i) if kind == "span" else colours(30, i) for i in range(2)]
+    options = [{"learning_rate": 1e-3 * (1 + i), "batch_size": 6, "seed": i, "max_length": 24} for i in range(2)]
+    jobs = [
+        Job(f"job{i}", load_data(content), method, settings=Settings(dropout=False, **option))  # type: ignore[arg-type]
+        for i, (content, option) in enumerate(zip(contents, options, strict=True))
+    ][: 1 if method.changes_base else 2]
+    assert len({shape_key(j) for j in jobs}) == 1
+    recorded = Recorded(jobs[0], encoder, 3)
+    together = [Run(j, encoder, stack=recorded.stack) for j in jobs]
+    alone = [Run(j, encoder) for j in jobs]
+    batches = [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
+    for rows in batches:
+        recorded.step([(run, rows) for run in together])
+    found = [loss for _, loss in recorded.losses(wait=True)]
+    expected = [step_together([(run, rows)])[0] for rows in batches for run in alone]
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    for run, other, mine in zip(together, alone, recorded.predict(together, "dev"), strict=True):
+        for name, ours in run.tensors().items():
+            theirs = other.tensors()[name]
+            assert float((ours - theirs).abs().max()) <= 3e-3 * max(1e-3, float(theirs.abs().max())), name
+        for a, b in zip(mine, predict(other, "dev"), strict=True):
+            assert a.shape == b.shape and np.allclose(a, b, atol=1e-3)
+
+
+def test_long_texts() -> None:
+    """Of more tokens than one block of the attention kernel holds, beside short ones."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 200
+    encoder = Encoder(plain_model("bert", max_position_embeddings=200), tokenizer, name="tiny").to(DEVICE)
+    content = opinions(12)
+    for i, row in enumerate(content):
+        row["text"] = " ".join([row["text"]] * (1 + 8 * (i % 3)))
+    j = Job("long", load_data(content), Bottleneck(8), settings=Settings(batch_size=4, dropout=False, max_length=200))
+    recorded = Recorded(j, encoder, 2)
+    run, other = Run(j, encoder, stack=recorded.stack), Run(j, encoder)
+    assert run.tokens["train"].longest > 128
+    for rows in ([0, 1, 2, 3], [4, 5]):
+        recorded.step([(run, rows)])
+        expected = step_together([(other, rows)])[0]
+        assert list(recorded.losses(wait=True))[-1][1] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert np.allclose(recorded.predict([run], "dev")[0], predict(other, "dev"), atol=1e-3)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "trained-pooler", "pooler"])
 def test_every_pooling(pooling: str) -> None:
     encoder = tiny_with_words().to(DEVICE)
@@ -243,6 +291,6 @@ def test_what_cannot_be_recorded_is_known() -> None:
     encoder = tiny_with_words()
     assert can_record(job(0, Bottleneck(4)), encoder)
     assert not can_record(job(0, Bottleneck(4, inner_norm="batch")), encoder)
-    assert not can_record(job(0, Bottleneck(4), max_length=512), encoder)
+    assert not can_record(job(0, Bottleneck(4), max_length=513), encoder)
     assert can_record(job(0, Full()), encoder) and not can_record(job(0, Full(), pooling="pooler"), encoder)
     assert not can_record(job(0, LotteryTicket()), encoder)

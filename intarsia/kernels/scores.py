@@ -1,0 +1,41 @@
+"""What all attention kernels have in common: scores of a block of queries over a block of keys, and their dropout."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from intarsia.kernels import LONGEST
+from intarsia.kernels.mixing import kept
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e to the x is 2 to the x times this
+SPAN: tl.constexpr = tl.constexpr(LONGEST)
+
+
+@triton.jit
+def scores_of(
+    q, k, table, head, rows, columns, length, scale, middle,
+    RELATIVE: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """[rows, columns] as powers of two; -inf for keys behind the segment's end."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * (scale * LOG2_E)
+    if RELATIVE:
+        distance = columns[None, :] - rows[:, None] + middle
+        near = (rows < length)[:, None] & (columns < length)[None, :]
+        scores += tl.load(table + head * (2 * middle + 1) + distance, mask=near, other=0.0).to(tl.float32) * LOG2_E
+    return tl.where((columns < length)[None, :], scores, float("-inf"))
+
+
+@triton.jit
+def kept_of(seed, site, limit, local, rows, columns, head, HEADS: tl.constexpr):
+    """Which of them dropout keeps; `local` is the segment's place within its slot."""
+    index = ((local + rows)[:, None] * HEADS + head) * SPAN + columns[None, :]
+    return kept(seed, site, index, limit)
+
+
+@triton.jit
+def scatter_by_distance(to, head, rows, columns, length, middle, change):
+    """Add a block's change of the scores to the relative positions' own."""
+    distance = columns[None, :] - rows[:, None] + middle
+    near = (rows < length)[:, None] & (columns < length)[None, :]
+    tl.atomic_add(to + head * (2 * middle + 1) + distance, change, mask=near, sem="relaxed")
