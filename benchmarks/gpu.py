@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 BATCH = 32
 VOCABULARY = 30000
-WARM_UP = 5.0  # seconds, at most, of each of our settings
+WARM_UP = 5.0  # seconds, at most, of each setting, ours and the peers'; theirs also compile
 Answer = dict[str, Any]
 
 
