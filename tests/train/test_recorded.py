@@ -212,6 +212,7 @@ def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
     assert not torch.allclose(alone, undropped.tensors()["now"], atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, which the interpreter computes with
 def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(4)) for i in range(2)]
