@@ -15,6 +15,7 @@ import numpy as np
 
 from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
+from intarsia.memory import Tidy
 from intarsia.train import checkpoint
 from intarsia.train.floor import Floor, Rows
 from intarsia.train.job import Job
@@ -104,7 +105,7 @@ def train_together(
     prefix = prefix or PrefixCache(encoder)
     floor = Floor(encoder, together, prefix)
     seats: dict[Run, Seat] = {}
-    saving = _Saving(save_every)
+    saving, tidy = _Saving(save_every), Tidy()
     seated = 1  # when the queue was last asked: it is asked again when one has left
     with _Interrupts() as interrupts:
         while True:
@@ -132,6 +133,8 @@ def train_together(
                 continue
             floor.stepper.step([(run, seat.next_rows()) for run, seat in seats.items()])
             _note(floor.stepper.losses(), seats, done)
+            if encoder.device.type == "cpu":
+                tidy()
             if saving.due(seats.values()) or interrupts.wanted:
                 _note(floor.stepper.losses(wait=True), seats, done)
                 saving.save(seats.values())
