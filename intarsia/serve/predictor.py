@@ -22,6 +22,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots
+from intarsia.memory import Tidy
 from intarsia.methods import Method, from_dict, running_key
 from intarsia.tasks.answering import stored_answers
 from intarsia.tasks.heads import Head, pool, pooler_instead
@@ -81,6 +82,7 @@ class Predictor:
         self.stacks: dict[tuple[object, ...], Stack] = {}
         self.residents: dict[str, Resident] = {}
         self.alone: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
+        self.tidy = Tidy()
 
     def hold(self, key: str) -> Resident:
         """Make a task resident, and the most recently asked of its shape."""
@@ -145,6 +147,8 @@ class Predictor:
                 for fitting in self._fitting([rows[i] for i in part], requests):
                     for row, answer in zip(fitting, self._pass([requests[r] for r in fitting]), strict=True):
                         out[row] = answer
+        if self.encoder.device.type == "cpu":
+            self.tidy()
         return out
 
     def _fitting(self, rows: list[int], requests: Sequence[tuple[str, Segment]]) -> list[list[int]]:
