@@ -12,7 +12,7 @@ from torch import Tensor
 from intarsia.kernels import Layout
 from intarsia.kernels.long_attention import BLOCK, _long_forward, _long_keys, _long_queries
 from intarsia.kernels.mixing import limit_of, site_of
-from intarsia.kernels.scores import kept_of, scatter_by_distance, scores_of
+from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
 _CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it; longer ones block by block
@@ -43,15 +43,13 @@ def _attention_forward(
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(row_length + row)
     if (length > ABOVE) & (length <= T):
-        start = tl.load(row_start + row)
-        slot = tl.load(tile_slot + start // ALIGN)
+        start, seed, local = owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN)
         steps, d = tl.arange(0, T), tl.arange(0, WIDE)
         inside = (steps < length)[:, None] & (d < D)[None, :]
         place = (start + steps)[:, None].to(tl.int64) * token_stride + head * D + d[None, :]
         qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
         p, keep = _probabilities(
-            qs, ks, table, head, length, scale, middle, tl.load(seeds + slot), site, limit,
-            start - tl.load(slot_start + slot), RELATIVE, DROP, T, HEADS, EXACT,
+            qs, ks, table, head, length, scale, middle, seed, site, limit, local, RELATIVE, DROP, T, HEADS, EXACT,
         )  # fmt: skip
         if DROP:
             p = tl.where(keep, p * rescale, 0.0)
@@ -71,8 +69,7 @@ def _attention_backward(
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(row_length + row)
     if (length > ABOVE) & (length <= T):
-        start = tl.load(row_start + row)
-        slot = tl.load(tile_slot + start // ALIGN)
+        start, seed, local = owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN)
         steps, d = tl.arange(0, T), tl.arange(0, WIDE)
         inside = (steps < length)[:, None] & (d < D)[None, :]
         place = (start + steps)[:, None].to(tl.int64) * token_stride + head * D + d[None, :]
@@ -80,8 +77,7 @@ def _attention_backward(
         qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
         vs, gs = tl.load(v + place, mask=inside, other=0.0), tl.load(g + to, mask=inside, other=0.0)
         p, keep = _probabilities(
-            qs, ks, table, head, length, scale, middle, tl.load(seeds + slot), site, limit,
-            start - tl.load(slot_start + slot), RELATIVE, DROP, T, HEADS, EXACT,
+            qs, ks, table, head, length, scale, middle, seed, site, limit, local, RELATIVE, DROP, T, HEADS, EXACT,
         )  # fmt: skip
         dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
         if DROP:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from intarsia.kernels.scores import kept_of, scatter_by_distance, scores_of
+from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
 BLOCK = 64  # queries, and keys
 
@@ -23,9 +23,7 @@ def _long_forward(
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * B
     length = tl.load(row_length + row)
     if (length > ABOVE) & (first < length):
-        start = tl.load(row_start + row)
-        slot = tl.load(tile_slot + start // ALIGN)
-        seed, local = tl.load(seeds + slot), start - tl.load(slot_start + slot)
+        start, seed, local = owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN)
         rows, d = first + tl.arange(0, B), tl.arange(0, WIDE)
         wide = (d < D)[None, :]
         mine = (rows < length)[:, None] & wide
@@ -64,9 +62,7 @@ def _long_queries(
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * B
     length = tl.load(row_length + row)
     if (length > ABOVE) & (first < length):
-        start = tl.load(row_start + row)
-        slot = tl.load(tile_slot + start // ALIGN)
-        seed, local = tl.load(seeds + slot), start - tl.load(slot_start + slot)
+        start, seed, local = owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN)
         rows, d = first + tl.arange(0, B), tl.arange(0, WIDE)
         wide = (d < D)[None, :]
         mine = (rows < length)[:, None] & wide
@@ -104,9 +100,7 @@ def _long_keys(
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * B
     length = tl.load(row_length + row)
     if (length > ABOVE) & (first < length):
-        start = tl.load(row_start + row)
-        slot = tl.load(tile_slot + start // ALIGN)
-        seed, local = tl.load(seeds + slot), start - tl.load(slot_start + slot)
+        start, seed, local = owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN)
         columns, d = first + tl.arange(0, B), tl.arange(0, WIDE)
         wide = (d < D)[None, :]
         mine = (columns < length)[:, None] & wide

@@ -13,6 +13,14 @@ SPAN: tl.constexpr = tl.constexpr(LONGEST)
 
 
 @triton.jit
+def owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN: tl.constexpr):
+    """Where a segment begins, its slot's seed, and its place within the slot."""
+    start = tl.load(row_start + row)
+    slot = tl.load(tile_slot + start // ALIGN)
+    return start, tl.load(seeds + slot), start - tl.load(slot_start + slot)
+
+
+@triton.jit
 def scores_of(
     q, k, table, head, rows, columns, length, scale, middle,
     RELATIVE: tl.constexpr, EXACT: tl.constexpr,
