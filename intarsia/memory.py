@@ -1,5 +1,5 @@
 """Giving memory back. The C library keeps what was freed, in pieces that batches of other sizes do not fit into: in ten
-minutes of training on a CPU a process grew from 2.5 to 5.8 GB by it, and went on growing."""
+minutes of training on a CPU a process grew from 2.5 to 5.8 GB, mostly by it, and went on growing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 _ROWS = 512  # the number of rows that the layout is chosen for; others run with it too
 
 # oneDNN, and PyTorch beside it, keep what they prepared for each number of rows, 1,024 of them; batches differ, and few
-# are asked for again. So many take 0.1 GB, not 0.5. Both read this when they are first used.
+# are asked for again. So many take 0.1 GB, not 0.4. Both read this when they are first used.
 for _kept in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_kept, "256")
 
