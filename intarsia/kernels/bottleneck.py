@@ -70,18 +70,20 @@ def _bottleneck_forward(
     units = tl.arange(0, M)
     real = units < size
     start, seed = tl.load(slot_start + slot), tl.load(seeds + slot)
-    z = tl.zeros((ALIGN, M), tl.float32)
+    # The weights come first: what is computed (the thinned block) must not be a product's left side in such a loop.
+    # Triton before 3.7 reads that from registers to which the next turn already writes.
+    turned = tl.zeros((M, ALIGN), tl.float32)
     for at in range(0, width, BLOCK):
         k = at + tl.arange(0, BLOCK)
         inside = k < width
         read = tl.load(x + rows[:, None] * width + k[None, :], mask=inside[None, :], other=0.0)
         read = _thinned(read, rows, k, start, seed, site, limit, width, DROP)
         weight = tl.load(
-            down + slot * low_stride + units[None, :] * width + k[:, None],
-            mask=inside[:, None] & real[None, :], other=0.0,
+            down + slot * low_stride + units[:, None] * width + k[None, :],
+            mask=real[:, None] & inside[None, :], other=0.0,
         )  # fmt: skip
-        z = tl.dot(read, weight, z, input_precision="ieee" if EXACT else "tf32")
-    z = z * rescale + tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
+        turned = tl.dot(weight, tl.trans(read), turned, input_precision="ieee" if EXACT else "tf32")
+    z = tl.trans(turned) * rescale + tl.load(down_bias + slot * stride + units, mask=real, other=0.0)[None, :]
     z = z.to(hidden.dtype.element_ty)
     narrow = rows[:, None] * size + units[None, :]
     if tl.program_id(1) == 0:
@@ -196,8 +198,9 @@ PROGRAMS = 128  # about as many as a large GPU runs side by side: with few token
 
 
 def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, int, int]:
-    """Columns of a block, columns of a program, warps and stages, as they were fastest for BERT-base on an H200."""
-    block, warps, stages = (32, 4, 2) if exact else (64, 4, 3) if units <= 64 else (64, 4, 2)
+    """Columns of a block, columns of a program, warps and stages, as they were fastest for BERT-base on an H200; above
+    64 units, as they need no memory beside the registers."""
+    block, warps, stages = (32, 4, 2) if exact else (64, 4, 3) if units <= 64 else (64, 8, 2)
     blocks = triton.cdiv(width, block)
     programs = max(1, min(blocks, PROGRAMS // tiles))
     return block, triton.cdiv(blocks, programs) * block, warps, stages

@@ -26,7 +26,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import OUTSIDE, PREFIX
 from intarsia.kernels import LONGEST, available
-from intarsia.methods import Bottleneck, Method, to_dict
+from intarsia.methods import Bottleneck, Method, Spec, to_dict
 from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head
 from intarsia.train.floor import Rows
@@ -41,6 +41,7 @@ from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses
 ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
 SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
+ROW = 64  # a slot's parameters are padded to a multiple: kernels load several at once from such addresses alone
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
 RUNGS = (64, 256)  # sizes that smaller adapters are padded to
 EVALUATION = 16384  # tokens of a pass that only answers
@@ -105,6 +106,8 @@ class Recorded:
         head = Head(_outputs(job), "none" if self.reads_tokens else job.pooling)
         specs = {f"method.{k}": v for k, v in self.method.tensors(shape).items()} | head_specs(job, head, shape)
         size = sum(spec.size for spec in specs.values())
+        if not self.method.changes_base and (lacking := -size % ROW):
+            specs["padding"] = Spec((lacking,), "zeros", trained=False)
         slots = 1 if self.method.changes_base else _slots(seats, size, encoder)
         self.stack = Stack(specs, slots, job.settings.adam, encoder, low=True)
         self.each, self.outputs = job.settings.batch_size, _outputs(job)

@@ -48,7 +48,7 @@ class Stack:
 
     def fresh(self, specs: Mapping[str, Spec], given: Mapping[str, Tensor], encoder: Encoder, seed: int) -> Tensor:
         """[1, parameters] a start as the specs say, but for what is given."""
-        key = (seed, tuple((name, spec.shape) for name, spec in specs.items()))
+        key = (seed, *specs.items())
         if given or key not in self.starts:
             drawn = start({k: v for k, v in specs.items() if k not in given}, encoder, seed) | dict(given)
             device = self.slots.buffer.device
@@ -63,12 +63,14 @@ class Stack:
 
     def index(self, specs: Mapping[str, Spec]) -> Tensor | None:
         """[parameters of specs] where each stands in a slot; None where they are the slot's own."""
-        if all(specs[name].shape == spec.shape for name, spec in self.slots.specs.items()):
+        there = self.slots.specs
+        if specs.keys() == there.keys() and all(specs[name].shape == spec.shape for name, spec in there.items()):
             return None
         places, at = [], 0
-        for name, spec in self.slots.specs.items():
-            own = torch.arange(at, at + spec.size).view(spec.shape)
-            places.append(own[tuple(slice(0, size) for size in specs[name].shape)].reshape(-1))
+        for name, spec in there.items():
+            if name in specs:
+                own = torch.arange(at, at + spec.size).view(spec.shape)
+                places.append(own[tuple(slice(0, size) for size in specs[name].shape)].reshape(-1))
             at += spec.size
         return torch.cat(places).to(self.slots.buffer.device)
 

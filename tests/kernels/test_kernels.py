@@ -159,6 +159,40 @@ def test_bottleneck_with_dropout_in_front(layout, dtype, launches, monkeypatch):
     compare(layout, ours, theirs, (h, *weights), dtype)
 
 
+@pytest.mark.skipif(not CUDA, reason="too large for the interpreter")
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_bottlenecks_of_a_large_model(size, p):
+    """Of BERT-base's width, in slots padded as a stack pads them: other loads and products than small ones get."""
+    width, align, slots, each = 768, 64, 12, 1024
+    tiles = torch.arange(slots).repeat_interleave(each // align)
+    layout = Layout(
+        tokens=slots * each, align=align, tile_slot=ints(tiles.tolist()), slot_start=ints(range(0, slots * each, each)),
+        slot_end=ints(range(each, slots * each + 1, each)), row_start=ints([0]), row_length=ints([0]), longest=32,
+        seeds=ints(range(slots)),
+    )  # fmt: skip
+    shapes = (size, width), (size,), (width, size), (width,)
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    buffer = 0.05 * draw(slots, sum(sizes) + -sum(sizes) % 64, grad=False)
+
+    def own(rows):
+        return [x.view(slots, *shape) for x, shape in zip(rows[:, : sum(sizes)].split(sizes, 1), shapes, strict=True)]
+
+    weights, low = [w.requires_grad_() for w in own(buffer)], own(buffer.bfloat16())
+    h, g = (draw(layout.tokens, width, dtype=torch.bfloat16, seed=seed) for seed in (1, 2))
+    thinned = dropout.dropout(h, p, 7, layout).float().view(slots, each, width)
+    down, up = (low[i].float().transpose(1, 2) for i in (0, 2))
+    hidden = F.gelu(torch.baddbmm(weights[1][:, None], thinned, down), approximate="tanh")
+    theirs = thinned + torch.baddbmm(weights[3][:, None], hidden, up)
+    first = None
+    for _ in range(20):
+        ours = bottleneck.bottleneck(h, None, tuple(weights), (low[0], low[2]), "gelu", layout, p, 7)
+        found = ours, *torch.autograd.grad(ours, (h, *weights), g)
+        first = first or found
+        assert all(torch.equal(a, b) for a, b in zip(found, first, strict=True))
+    torch.testing.assert_close(first[0].float().view_as(theirs), theirs, rtol=4e-2, atol=4e-2)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_spread(layout, dtype):
     table, x = draw(3, 24), draw(layout.tokens, 24, dtype=dtype)

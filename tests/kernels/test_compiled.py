@@ -1,0 +1,92 @@
+"""What Triton makes of the kernels for a Hopper GPU. It compiles without one; it cannot while it interprets."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("kernels that are interpreted are not compiled", allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from intarsia.kernels import bottleneck, linear, long_attention  # noqa: E402
+
+pytestmark = pytest.mark.cuda
+
+FLOATS = {"down_bias", "up_bias", "d_down", "d_down_bias", "d_up", "d_up_bias", "dw", "db", "b", "sums", "dtable"}
+INTEGERS = {"tile_slot", "slot_start", "slot_end", "seeds", "row_start", "row_length"}
+NUMBERS = {"site", "limit", "middle", "token_stride", "grad_stride", "low_stride", "stride", "width", "size", "share",
+           "slot_stride", "row_stride", "column_stride", "bias_stride", "inner", "outer"}  # fmt: skip
+FRACTIONS = {"rescale", "scale"}
+ODD = {"site", "limit", "middle"}  # of the numbers; the others are multiples of 16
+
+
+def _type(name: str) -> str:
+    if name in NUMBERS or name in FRACTIONS:
+        return "i32" if name in NUMBERS else "fp32"
+    return "*fp32" if name in FLOATS else "*i32" if name in INTEGERS else "*bf16"
+
+
+def compiled(kernel, constants, warps, stages, odd=frozenset(ODD)):
+    """For the H200's kind; `odd`: numbers that Triton does not know to be multiples of 16."""
+    constants = constants | {"EXACT": False}
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else _type(name) for name in names}
+    even = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(names)
+        if name not in constants and name not in FRACTIONS and name not in odd
+    }
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, even)
+    return triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": warps, "num_stages": stages})
+
+
+def kernels():
+    for drop in (False, True):
+        adapter = {"DROP": drop, "KIND": 0, "ALIGN": 64, "BLOCK": 64}
+        for units, warps, stages in ((64, 4, 3), (256, 8, 2)):
+            own = adapter | {"M": units}
+            title = f"{units}{'-dropout' * drop}"
+            yield f"forward-{title}", bottleneck._bottleneck_forward, own, warps, stages
+            yield f"backward-{title}", bottleneck._bottleneck_backward, own | {"SKIP": True}, warps, stages
+        for which, block in ((2, 64), (0, 128), (1, 128)):
+            own = {"WHICH": which, "DROP": drop, "CHUNK": 64, "M": 64, "BLOCK": block}
+            yield f"weights-{which}{'-dropout' * drop}", bottleneck._bottleneck_weights, own, 4, 3
+        long = {"RELATIVE": True, "DROP": drop, "ALIGN": 64, "ABOVE": 128, "B": 64, "D": 64, "WIDE": 64, "HEADS": 12}
+        for name in ("_long_forward", "_long_queries", "_long_keys"):
+            more = {} if name == "_long_forward" else {"TRAINED": False}
+            yield f"{name[1:]}{'-dropout' * drop}", getattr(long_attention, name), long | more, 4, 3
+    for align in (32, 64):
+        blocks = {"HAS_BIAS": True, "ALIGN": align, "BO": 64, "BI": 64}
+        yield f"product-{align}", linear._linear_product, blocks | {"BO": 128}, 4, 3
+        yield f"gradient-{align}", linear._linear_weights, blocks, 4, 3
+
+
+KERNELS = {name: rest for name, *rest in kernels()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_product_under_way_reads_registers_that_change(name):
+    """A product whose left side is computed, not loaded, must have ended before the next turn of its loop: Triton
+    before 3.7 lets that turn write to the registers it still reads (github.com/triton-lang/triton/issues/9433)."""
+    lines = compiled(*KERNELS[name]).asm["ttgir"].splitlines()
+    for i, line in enumerate(lines):
+        if "warp_group_dot " in line and "opIdx = 0" in line:
+            waits = (int(m[1]) for later in lines[i:] if (m := re.search(r"dot_wait.*pendings = (\d+)", later)))
+            assert next(waits) == 0, line.strip()
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith(("forward", "backward"))])
+def test_adapters_are_loaded_wide(name):
+    """As they are when a slot's row is known to be a multiple of 16 long; one number at a time otherwise."""
+    kernel, constants, warps, stages = KERNELS[name]
+
+    def loads(odd):
+        return compiled(kernel, constants, warps, stages, odd).asm["ptx"].count("ld.global")
+
+    assert loads(ODD) < 30 < loads(ODD | {"low_stride"})
