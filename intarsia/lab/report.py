@@ -18,13 +18,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; } p { max-width: 52rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
-th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
+table { border-collapse: collapse; max-width: 100%; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top; }
 th:first-child, td:first-child, th.left, td.left { text-align: left; }
 td { white-space: nowrap; } td.left:not(:first-child) { white-space: normal; }
 tfoot tr:first-child td { border-top: 2px solid #888; }
 figure { margin: 1rem 0; } figcaption { color: #555; font-size: 0.9rem; }
 svg { max-width: 100%; height: auto; } code { background: #f4f4f4; padding: 0 0.2rem; }
+p.note { color: #555; font-size: 0.9rem; margin: 0.3rem 0; }
 .good { color: #00735c; font-weight: 600; } .bad { color: #b3261e; font-weight: 600; }
 @media (prefers-color-scheme: dark) { body { background: #fff; } }
 """

@@ -18,7 +18,7 @@ def draw(results: Results) -> Drawn:
     made = Drawn("further", TITLE, [suite_table.sheet(results, beside, title, groups)])
     made.sheets += suite_table.chosen_sheet(results)
     made.notes = about(results, suite_table.planned(results.asked, depth), f"{beside.encoder}, {beside.taken_on}")
-    made.notes.append(suite_table.tried_note(results.asked, depth))
+    made.notes.append(suite_table.tried_note(results, depth))
     candidates = max(results.asked.values(task).candidates for task in results.asked.tasks)
     made.notes.append(
         f"No BERT: n-grams and models of scikit-learn, one search, the best of {candidates} candidates on validation. "

@@ -24,7 +24,7 @@ def draw(results: Results) -> Drawn:
         suite_table.planned(results.asked, depth),
         f"{beside.encoder}, {beside.taken_on} (adapters: size 8, 64 or 256 by task; then size 64)",
     )
-    made.notes.append(suite_table.tried_note(results.asked, depth))
+    made.notes.append(suite_table.tried_note(results, depth))
     made.notes += suite_table.published_notes(beside, len(published.GLUE_TASKS))
     plain = ", ".join(f"{statistics.fmean(row.scores.values()):.1f}" for row in beside.rows.values())
     made.notes.append(
@@ -36,17 +36,25 @@ def draw(results: Results) -> Drawn:
 
 
 def _by_size(results: Results) -> list[Sheet]:
-    """One size for all tasks: how little the size matters."""
-    asked, rows = results.asked, []
+    """One size for all tasks: how little the size matters. Over the tasks that have runs of every size shown."""
+    asked = results.asked
+    tasks = [task for task in asked.tasks if task.startswith("glue/")]
+    found: dict[int, dict[str, float]] = {}
     for size in asked.values("glue/cola").sizes:
-        found = [results.choose(plan.adapters(task, asked, [size])) for task in asked.tasks if task.startswith("glue/")]
-        scored = [best.dev for best in found if best is not None and not best.data.get("partial")]
+        best = {task: results.choose(plan.adapters(task, asked, [size])) for task in tasks}
+        scored = {task: one.dev for task, one in best.items() if one is not None and not one.data.get("partial")}
         if scored:
-            said = published.GLUE_BY_SIZE.get(size)
-            told = "–" if said is None else f"{said:.1f}"
-            rows.append([str(size), str(len(scored)), f"{100 * statistics.fmean(scored):.1f}", told])
+            found[size] = scored
+    shared = set.intersection(*map(set, found.values())) if found else set()
+    if len(found) < 2 or not shared:
+        return []
+    rows = []
+    for size, scored in found.items():
+        said = published.GLUE_BY_SIZE.get(size)
+        mean = statistics.fmean(scored[task] for task in shared)
+        rows.append([str(size), str(len(shared)), f"{100 * mean:.1f}", "–" if said is None else f"{said:.1f}"])
     title = "The same size for all tasks: mean on validation (measured: official metrics; published: accuracy)"
-    return [Sheet(title, ["size", "tasks", "measured", "publ."], rows)] if len(rows) > 1 else []
+    return [Sheet(title, ["size", "tasks", "measured", "publ."], rows)]
 
 
 GLUE = Experiment("glue", TITLE, TASKS, suite_table.planned, draw)

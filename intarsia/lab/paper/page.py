@@ -23,5 +23,5 @@ def page(drawn: Sequence[Drawn], encoder: str) -> str:
         for picture in one.pictures:
             made.figure(picture.figure, picture.caption)
         for note in one.notes:
-            made.text(note)
+            made.text(note, "note")
     return made.render()

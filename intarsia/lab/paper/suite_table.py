@@ -10,7 +10,7 @@ from intarsia.lab.paper import names, no_bert, plan, published
 from intarsia.lab.paper.drawn import Sheet, percent
 from intarsia.lab.paper.plan import Asked, Planned
 from intarsia.lab.paper.selection import Chosen, Mean, Results, share, total
-from intarsia.methods import Bottleneck
+from intarsia.methods import Bottleneck, TopLayers
 
 Best = dict[str, Chosen | no_bert.Found | None]  # by group
 Line = tuple[str, dict[str, Mean | None]]  # a row's task, and its score for each group
@@ -158,13 +158,16 @@ def _sums(
     return [mean, cost, part]
 
 
-def tried_note(asked: Asked, depth: int) -> str:
-    """What n and size were chosen from."""
+def tried_note(results: Results, depth: int) -> str:
+    """What n and size were chosen from, as far as there are runs of them."""
+    asked = results.asked
     numbers, sizes = set[int](), set[int]()
     for task in asked.tasks:
-        numbers |= {getattr(one.method, "number", 0) for one in plan.variable(task, asked, depth)}
-        sizes |= set(asked.values(task).sizes)
-    listed = [", ".join(map(str, sorted(values))) for values in (numbers, sizes)]
+        tried = (*plan.variable(task, asked, depth), *plan.adapters(task, asked))
+        there = [one.method for one in tried if results.record(one)]
+        numbers |= {method.number for method in there if isinstance(method, TopLayers)}
+        sizes |= {method.size for method in there if isinstance(method, Bottleneck)}
+    listed = [", ".join(map(str, sorted(values))) or "none" for values in (numbers, sizes)]
     return (
         f"Chosen on validation, task by task: the top n layers from {listed[0]}, the adapters' size from {listed[1]}."
     )
