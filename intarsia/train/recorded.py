@@ -40,7 +40,7 @@ from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses
 
 ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
-SMALL_HEAD = 8  # outputs: smaller heads are padded to so many, larger ones to the next power of two
+SMALL_HEAD = 32  # outputs: smaller heads are padded to so many, larger ones to the next power of two
 ROW = 64  # a slot's parameters are padded to a multiple: kernels load several at once from such addresses alone
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
 RUNGS = (64, 256)  # sizes that smaller adapters are padded to
@@ -172,7 +172,7 @@ class Recorded:
     @torch.no_grad()
     def predict(self, runs: Sequence[Run], part: str) -> list[Rows]:
         """What each run says of each row of a part: probabilities (or scores), or those of each token."""
-        out: list[list[np.ndarray]] = [[np.empty(0)] * len(run.tokens[part].lengths) for run in runs]
+        logits: list[list[Tensor]] = [[] for _ in runs]
         with self._on_device():
             for chunk in _chunks(runs, part):
                 shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
@@ -181,12 +181,13 @@ class Recorded:
                 states, at = found.run(), 0  # a vector a row, or a token
                 for i, rows in chunk:
                     own = int(runs[i].tokens[part].lengths[rows].sum()) if self.reads_tokens else len(rows)
-                    logits = runs[i].head_logits(states[at : at + own].float(), {}, None)
-                    segments = [runs[i].tokens[part].segments[row] for row in rows] if self.reads_tokens else []
-                    for row, said in zip(rows, runs[i].answers.said(logits, segments), strict=True):
-                        out[i][row] = said
+                    logits[i].append(runs[i].head_logits(states[at : at + own].float(), {}, None))
                     at += aligned(own, self.align) if self.reads_tokens else own
-        return [rows if self.reads_tokens else np.stack(rows) for rows in out]
+        return [self._said(run, part, torch.cat(own)) for run, own in zip(runs, logits, strict=True)]  # waits here only
+
+    def _said(self, run: Run, part: str, logits: Tensor) -> Rows:
+        said = run.answers.said(logits, run.tokens[part].segments if self.reads_tokens else [])
+        return said if self.reads_tokens else np.stack(said)
 
     def _pass(self, shares: Sequence[Share], *, training: bool) -> Pass:
         longest = max(share.tokens.longest for share in shares)
