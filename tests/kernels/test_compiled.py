@@ -63,7 +63,8 @@ def kernels():
             yield f"{name[1:]}{'-dropout' * drop}", getattr(long_attention, name), long | more, 4, 3
     for align in (32, 64):
         blocks = {"HAS_BIAS": True, "ALIGN": align, "BO": 64, "BI": 64}
-        yield f"product-{align}", linear._linear_product, blocks | {"BO": 128}, 4, 3
+        for near in ("row_stride", "column_stride"):  # the matrix as it is, and turned
+            yield f"product-{align}-{near}", linear._linear_product, blocks | {"BO": 128, near: 1}, 4, 3
         yield f"gradient-{align}", linear._linear_weights, blocks, 4, 3
 
 
