@@ -12,9 +12,9 @@ def _adam(
     parameters, low, gradient, first, second, decay, factors, rates, corrections, norms, active, count,
     beta1, beta2, eps, clip, FACTORS: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    slot = tl.program_id(0)
+    slot = tl.program_id(1)  # of the two the short one: a whole model has more blocks than the second may count
     if tl.load(active + slot) != 0:
-        at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < count
         place = slot.to(tl.int64) * count + at
         g = tl.load(gradient + place, mask=inside, other=0.0) * (clip / tl.maximum(tl.load(norms + slot), clip))
@@ -51,7 +51,7 @@ def step(
     clip: float,
 ) -> None:
     slots, count = parameters.shape
-    _adam[(slots, triton.cdiv(count, 2048))](
+    _adam[(triton.cdiv(count, 2048), slots)](
         parameters, parameters if low is None else low, gradient, first, second, decay,
         decay if factors is None else factors, rates, corrections, norms, active, count, *betas, eps, clip,
         factors is not None, low is not None, 2048, num_warps=8,

@@ -10,12 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from intarsia.kernels import Layout
-from intarsia.kernels.long_attention import BLOCK, _long_forward, _long_keys, _long_queries
+from intarsia.kernels.long_attention import _long_forward, _long_keys, _long_queries
 from intarsia.kernels.mixing import limit_of, site_of
 from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
 _CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it; longer ones block by block
+# The widest class, and a block's queries and keys. In float32, or with wide heads, less fits into a smaller GPU.
+_LIGHT, _HEAVY = (128, 64), (64, 32)
 
 
 @triton.jit
@@ -97,17 +99,20 @@ def _attention_backward(
 
 
 class _Call:
-    def __init__(self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout) -> None:
+    def __init__(
+        self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout, *, heavy: bool
+    ) -> None:
         self.relative, self.scale, self.p, self.site, self.layout = relative, scale, p, site, layout
+        self.widest, self.block = _HEAVY if heavy else _LIGHT
 
     @property
     def long(self) -> bool:
-        return self.layout.longest > _CLASSES[-1]
+        return self.layout.longest > self.widest
 
     def launch(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
         """For the segments that are held in one block."""
         layout, above = self.layout, 0
-        classes = tuple(t for t in _CLASSES if t <= layout.longest)
+        classes = tuple(t for t in _CLASSES if t <= min(layout.longest, self.widest))
         if layout.row_start.shape[0] <= FEW:
             classes = tuple(t for t in classes if t >= min(64, classes[-1]))
         for most in classes:
@@ -116,7 +121,8 @@ class _Call:
 
     def launch_long(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
         """For the others."""
-        self._one(kernel, triton.cdiv(self.layout.longest, BLOCK), _CLASSES[-1], BLOCK, 4, tensors, *further)
+        blocks = triton.cdiv(self.layout.longest, self.block)
+        self._one(kernel, blocks, self.widest, self.block, 4, tensors, *further)
 
     def _one(
         self, kernel: Any, blocks: int, above: int, most: int, warps: int, tensors: tuple[Tensor, ...], *further: int
@@ -172,4 +178,5 @@ def attention(
 ) -> Tensor:
     """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores."""
     held = None if relative is None else relative.detach()
-    return _Attention.apply(q, k, v, relative, _Call(held, scale, p, site, layout))
+    heavy = q.dtype == torch.float32 or q.shape[2] > 64
+    return _Attention.apply(q, k, v, relative, _Call(held, scale, p, site, layout, heavy=heavy))

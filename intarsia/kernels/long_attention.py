@@ -11,8 +11,6 @@ import triton.language as tl
 
 from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
-BLOCK = 64  # queries, and keys
-
 
 @triton.jit
 def _long_forward(

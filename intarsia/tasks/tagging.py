@@ -82,7 +82,9 @@ class Tags(Answers):
         """Mean over the words."""
         lengths = lengths_of(segments, logits.device)
         there = torch.arange(targets.shape[1], device=targets.device) < lengths[:, None]
-        return F.cross_entropy(logits, targets[there], ignore_index=NO_TAG)
+        own = targets[there]
+        total = F.cross_entropy(logits, own, ignore_index=NO_TAG, reduction="sum")
+        return total / (own != NO_TAG).sum().clamp_min(1)  # a row may have no word that is tagged
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
         return torch.softmax(logits.detach().float(), -1).cpu().numpy()

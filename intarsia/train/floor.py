@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from intarsia.encoder.load import Encoder
 from intarsia.train.job import Job
@@ -119,9 +121,12 @@ class Floor:
             return recorded
         if not self._records(job):
             return Eager()
-        self.stepper = Eager()  # the old stack's memory is free now
         from intarsia.train.recorded import Recorded
 
+        self.stepper = Eager()
+        del recorded
+        gc.collect()  # the old stack's passes know it: only so is its memory free, of which the new one takes its share
+        torch.cuda.empty_cache()
         return Recorded(job, self.encoder, self.together or MOST_SEATS)
 
     def _records(self, job: Job) -> bool:
@@ -138,6 +143,8 @@ class Floor:
     def _tokens_a_pass(self) -> float:
         if self.encoder.device.type != "cuda":
             return TOKENS_A_PASS
+        if (recorded := self._recorded()) is not None:
+            return float(recorded.tokens)
         from intarsia.train.recorded import tokens_a_pass
 
         return float(tokens_a_pass(self.encoder))

@@ -116,18 +116,9 @@ def train_together(
             seated = len(seats)
             if not seats:
                 break
-            ended = [seat for seat in seats.values() if seat.epoch_over()]
-            if ended:
+            if any(seat.epoch_over() for seat in seats.values()):
                 _note(floor.stepper.losses(wait=True), seats, done)
-                ended = [seat for seat in ended if seat.run in seats]
-                said = floor.stepper.predict([seat.run for seat in ended], "dev")
-                over = [seat.run for seat, answer in zip(ended, said, strict=True) if not seat.end_epoch(answer)]
-                tested = _test_scores(over, floor) if score_test else {}
-                for run in over:
-                    del seats[run]
-                    run.leave()
-                    encoder.check_untouched()
-                    done(run.job, run.result(tested.get(run)))
+                _end_epochs(seats, floor, done, score_test=score_test)
                 if saving.cheap(seats.values()):
                     saving.save(seats.values())
                 continue
@@ -141,6 +132,34 @@ def train_together(
             interrupts.obey()
     prefix.close()
     encoder.check_frozen()
+
+
+def _end_epochs(seats: dict[Run, Seat], floor: Floor, done: Done, *, score_test: bool) -> None:
+    """Score the runs whose epoch is over; those that have ended, or say what is no number, leave."""
+    ended = [seat for seat in seats.values() if seat.epoch_over()]
+    over = []
+    for seat, said in zip(ended, floor.stepper.predict([seat.run for seat in ended], "dev"), strict=True):
+        if not _finite(said):
+            _leave(seat.run, seats)
+            done(seat.run.job, seat.run.diverged(None))
+        elif not seat.end_epoch(said):
+            over.append(seat.run)
+    tested = _test_scores(over, floor) if score_test else {}
+    for run in over:
+        _leave(run, seats)
+        floor.encoder.check_untouched()
+        done(run.job, run.result(tested.get(run)))
+
+
+def _leave(run: Run, seats: dict[Run, Seat]) -> None:
+    del seats[run]
+    run.leave()
+
+
+def _finite(said: Rows) -> bool:
+    """Whether all of it are numbers; of words, their true ones' probabilities."""
+    rows = (row["log_probability"] if row.dtype.names else row for row in said)
+    return all(np.isfinite(row).all() for row in rows)
 
 
 def _test_scores(runs: list[Run], floor: Floor) -> dict[Run, dict[str, float]]:
@@ -164,8 +183,7 @@ def _note(losses: Iterable[tuple[Run, float]], seats: dict[Run, Seat], done: Don
         if math.isfinite(loss):
             seat.clock.tick(seat.epoch, loss)
         else:
-            del seats[run]
-            run.leave()
+            _leave(run, seats)
             done(run.job, run.diverged(loss))
 
 
@@ -299,8 +317,9 @@ class _Clock:
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.began
 
-    def mean_loss(self) -> float:
-        mean = float(np.mean(self.losses)) if self.losses else math.nan
+    def mean_loss(self) -> float | None:
+        """Of the epoch; None where it was resumed at its very end."""
+        mean = float(np.mean(self.losses)) if self.losses else None
         self.losses = []
         return mean
 

@@ -124,7 +124,8 @@ class Recorded:
         self.places = self.method.places(shape)
         self.passes = Passes()
         self.longest, self.align = ALIGN, 0
-        self.most = 2 * tokens_a_pass(encoder)
+        self.tokens = tokens_a_pass(encoder)  # once: what it takes itself must not count against it
+        self.most = 2 * self.tokens
         self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
 
     def accepts(self, job: Job) -> bool:

@@ -226,10 +226,12 @@ class Run:
         self.state.step += 1
         self.state.tokens += int(self.tokens["train"].lengths[np.asarray(rows)].sum())
 
-    def diverged(self, loss: float) -> Diverged:
+    def diverged(self, loss: float | None) -> Diverged:
+        """`loss` None: it was finite, but what the run says of the validation part is not."""
+        what = "its answers are no numbers" if loss is None else f"its loss is {loss}"
         return Diverged(
-            f"training of {self.job.name!r} diverged at step {self.state.step + 1} of {self.steps}: its loss is "
-            f"{loss}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
+            f"training of {self.job.name!r} diverged at step {self.state.step + (loss is not None)} of {self.steps}: "
+            f"{what}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
         )
 
     def score(
@@ -244,7 +246,7 @@ class Run:
         answers = best_answers(self.answers, self.state) if tuned is None else self.answers.tuned(tuned)
         return answers.measure(metric or self.metric, examples, self.tokens[part].inputs, list(said), 0).value
 
-    def end_epoch(self, epoch: int, mean_loss: float, said: Sequence[np.ndarray] | np.ndarray) -> None:
+    def end_epoch(self, epoch: int, mean_loss: float | None, said: Sequence[np.ndarray] | np.ndarray) -> None:
         """Note an epoch that is over; `said` is what the run now says about each row of dev."""
         state = self.state
         entry: dict[str, Any] = {"epoch": epoch + 1, "step": state.step, "loss": mean_loss}

@@ -14,7 +14,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from intarsia.kernels import bottleneck, linear, long_attention  # noqa: E402
+from intarsia.kernels import attention, bottleneck, linear, long_attention  # noqa: E402
 
 pytestmark = pytest.mark.cuda
 
@@ -32,18 +32,20 @@ def _type(name: str) -> str:
     return "*fp32" if name in FLOATS else "*i32" if name in INTEGERS else "*bf16"
 
 
-def compiled(kernel, constants, warps, stages, odd=frozenset(ODD)):
+def compiled(kernel, constants, warps, stages, odd=frozenset(ODD), capability=90, exact=False):
     """For the H200's kind; `odd`: numbers that Triton does not know to be multiples of 16."""
-    constants = constants | {"EXACT": False}
+    constants = constants | {"EXACT": exact}
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else _type(name) for name in names}
+    if exact:
+        signature = {name: "*fp32" if kind == "*bf16" else kind for name, kind in signature.items()}
     even = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(names)
         if name not in constants and name not in FRACTIONS and name not in odd
     }
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, even)
-    return triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": warps, "num_stages": stages})
+    return triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": warps, "num_stages": stages})
 
 
 def kernels():
@@ -91,3 +93,41 @@ def test_adapters_are_loaded_wide(name):
         return compiled(kernel, constants, warps, stages, odd).asm["ptx"].count("ld.global")
 
     assert loads(ODD) < 30 < loads(ODD | {"low_stride"})
+
+
+SMALL_GPU = 89, 99 * 1024  # a GeForce or an L4: its kind, and the shared memory that a program may have there
+
+
+def heavy_kernels():
+    for exact, width in ((True, 64), (True, 32), (False, 128), (False, 64)):
+        widest, block = attention._HEAVY if exact or width > 64 else attention._LIGHT
+        heads = {"RELATIVE": True, "DROP": True, "ALIGN": 64, "D": width, "WIDE": width, "HEADS": 12}
+        held = heads | {"ABOVE": 0, "T": widest}
+        title = f"{width}{'-exact' * exact}"
+        yield f"forward-{title}", attention._attention_forward, held, widest // 16, exact
+        yield f"backward-{title}", attention._attention_backward, held | {"TRAINED": False}, widest // 16, exact
+        long = heads | {"ABOVE": widest, "B": block}
+        for name in ("_long_forward", "_long_queries", "_long_keys"):
+            more = {} if name == "_long_forward" else {"TRAINED": False}
+            yield f"{name[1:]}-{title}", getattr(long_attention, name), long | more, 4, exact
+
+
+HEAVY = {name: rest for name, *rest in heavy_kernels()}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_attention_fits_smaller_gpus(name):
+    kernel, constants, warps, exact = HEAVY[name]
+    capability, most = SMALL_GPU
+    assert compiled(kernel, constants, warps, 3, capability=capability, exact=exact).metadata.shared <= most
+
+
+@pytest.mark.parametrize(("units", "exact"), [(64, False), (256, False), (64, True), (256, True)])
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_adapters_fit_smaller_gpus(way, units, exact):
+    block, _, warps, stages = bottleneck._tile(1000, 768, units, exact)
+    constants = {"DROP": True, "KIND": 0, "ALIGN": 64, "M": units, "BLOCK": block}
+    constants |= {"SKIP": True} if way == "backward" else {}
+    capability, most = SMALL_GPU
+    made = compiled(getattr(bottleneck, f"_bottleneck_{way}"), constants, warps, stages, ODD, capability, exact)
+    assert made.metadata.shared <= most
