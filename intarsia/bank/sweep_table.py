@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intarsia.console import err, score, seconds
-from intarsia.methods import short_name, to_dict
+from intarsia.methods import full_name, to_dict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +122,8 @@ def _job(method: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 def described(point: Point) -> str:
     """A point of the grid in a few words."""
     s = point.settings
-    return f"{short_name(point.method)} lr {s['learning_rate']:g} · {s['epochs']} epochs · seed {s['seed']}"
+    epochs = f"{s['epochs']} epoch{'s' * (s['epochs'] != 1)}"
+    return f"{full_name(point.method)} lr {s['learning_rate']:g} · {epochs} · seed {s['seed']}"
 
 
 def _dev(point: Point) -> str:

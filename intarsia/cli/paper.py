@@ -10,6 +10,7 @@ import typer
 
 from intarsia.cli.data import FolderOption
 from intarsia.cli.shared import BiasCorrectionOption, DeviceOption, PoolingOption, PrecisionOption, app
+from intarsia.errors import IntarsiaError
 
 paper = typer.Typer(
     name="paper",
@@ -60,6 +61,9 @@ TogetherOption = Annotated[
 DrawOnlyOption = Annotated[bool, typer.Option("--draw-only", help="Draw what is stored; train and load nothing.")]
 
 
+ASKED = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", "bias_correction")  # what a table is drawn of
+
+
 @paper.callback(invoke_without_command=True)
 def _paper(
     context: typer.Context,
@@ -69,6 +73,12 @@ def _paper(
     limit: LimitOption = None,
 ) -> None:
     if context.invoked_subcommand is not None:
+        given = [name for name in ("report", "encoder", "results", "limit") if _given(context, name)]
+        if given:
+            raise IntarsiaError(
+                f"--{given[0]} stands before {context.invoked_subcommand}, where it is not read: "
+                + ("leave out one of them." if given[0] == "report" else "put it behind.")
+            )
         return
     if not report:
         print(context.get_help())
@@ -80,14 +90,23 @@ def _paper(
     console.say(f"written: {write(Store(results, encoder, limit=limit))}")
 
 
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _listed(text: str | None, option: str) -> list[str]:
+    found = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if text is not None and not found:
+        raise IntarsiaError(f"{option} names nothing: leave it out, or name some, separated by commas.")
+    return found
 
 
 def _command(name: str, help: str) -> None:
     """All experiments take the same options."""
 
     def command(
+        context: typer.Context,
         encoder: EncoderOption = "minilm",
         tasks: TasksOption = None,
         only: OnlyOption = None,
@@ -112,12 +131,13 @@ def _command(name: str, help: str) -> None:
         from intarsia.lab.paper.plan import Asked
         from intarsia.lab.paper.runs import Store
 
-        chosen = task_names(EXPERIMENTS[name], _listed(tasks))
+        chosen = task_names(EXPERIMENTS[name], _listed(tasks, "--tasks"))
         asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bool(bias_correction))  # type: ignore[arg-type]
-        groups = group_names(EXPERIMENTS[name], asked, _listed(only))
+        groups = group_names(EXPERIMENTS[name], asked, _listed(only, "--only"))
         store = Store(results, encoder, limit=limit)
         if draw_only:
-            made = draw(name, asked, store)
+            noted = None if any(_given(context, what) for what in ASKED) else store.read_asked(name)
+            made = draw(name, asked if noted is None else noted.asked, store)
         else:
             from intarsia.encoder.load import Encoder
 
@@ -129,6 +149,7 @@ def _command(name: str, help: str) -> None:
                 console.err.print("Interrupted. The same command goes on from the last stored step.")
                 raise typer.Exit(130) from None
         console.print_parts(made.parts())
+        made.save(store.figures)
         if made.pictures:
             console.say(f"\nfigures: {', '.join(p.name for p in made.pictures)} (.svg, .png) in {store.figures}")
 

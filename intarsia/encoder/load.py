@@ -275,6 +275,10 @@ def _precision(given: str | None, device: str) -> torch.dtype:
     known = {"bf16": torch.bfloat16, "float32": torch.float32}
     if given is not None and given not in known:
         raise EncoderError(f"the precision {given!r} is not known; expected {' or '.join(known)}.")
+    try:
+        number = torch.device(device).index or 0
+    except RuntimeError as error:
+        raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
     if not device.startswith("cuda"):
         if given == "bf16":
             raise EncoderError("bf16 is for GPUs; on CPUs the base computes in float32. Leave --precision out.")
@@ -284,10 +288,6 @@ def _precision(given: str | None, device: str) -> torch.dtype:
             f"the device {device!r} was asked for, and PyTorch finds no GPU here. Use --device cpu, or install a build "
             "of PyTorch with CUDA on a machine that has one."
         )
-    try:
-        number = torch.device(device).index or 0
-    except RuntimeError as error:
-        raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
     if number >= torch.cuda.device_count():
         raise EncoderError(f"there is no {device}: this machine has {torch.cuda.device_count()} GPU(s), from cuda:0.")
     if given is not None:

@@ -117,6 +117,17 @@ def short_name(config: Mapping[str, Any]) -> str:
     return f"{name}-{100 * size:g}%" if isinstance(size, float) else f"{name}-{size}"
 
 
+def full_name(config: Mapping[str, Any]) -> str:
+    """The same with the options that are not those of its name: `houlsby-64 std=1e-07`."""
+    name = short_name(config)
+    try:
+        usual = to_dict(parse(name))
+    except IntarsiaError:  # stored with a name that is no longer known
+        return name
+    other = {key: value for key, value in config.items() if key in usual and usual[key] != value}
+    return " ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in other.items())])
+
+
 def _value(key: str, text: str, annotation: str) -> Any:
     """An option's text as its annotated type."""
     try:
@@ -152,5 +163,5 @@ def layer_span(text: str) -> tuple[int, ...]:
 __all__ = [
     "IA3", "METHODS", "PAL", "PRESETS", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full",
     "LayerNorms", "LoRA", "LotteryTicket", "Method", "Pfeiffer", "Prefix", "Preset", "Spec", "TopLayers",
-    "from_dict", "parse", "running_key", "short_name", "to_dict",
+    "from_dict", "full_name", "parse", "running_key", "short_name", "to_dict",
 ]  # fmt: skip

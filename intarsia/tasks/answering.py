@@ -14,6 +14,7 @@ from intarsia.tasks.words import Words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FEWEST = 3  # tokens of a row: one beside the two marks
 READERS: dict[Kind, type[Answers]] = {"tags": Tags, "span": Spans, "words": Words}  # the others: Answers itself
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, to_dict
+from intarsia.tasks.answering import FEWEST
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.train.optimizer import AdamSettings
@@ -43,6 +44,8 @@ class Settings:
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:
                 raise IntarsiaError(f"{option} must be above 0, not {getattr(self, option)}.")
+        if self.max_length < FEWEST:
+            raise IntarsiaError(f"max_length {self.max_length} leaves no word: a text's two marks count too.")
         if not 0 <= self.warmup < 1:
             raise IntarsiaError(f"warmup is a share of the steps, from 0 to below 1, not {self.warmup}.")
         if self.patience is not None and self.patience < 1:

@@ -97,21 +97,27 @@ def run(
     loaded, absent = load_tasks(asked.tasks, asked, data)
     if not loaded:
         raise IntarsiaError(f"nothing to learn from: {' '.join(absent.values())} The data folder is that of --data.")
+    if asked.max_length is not None and asked.max_length > encoder.max_length:
+        raise IntarsiaError(
+            f"--max-length {asked.max_length} is more than {encoder.name} reads: {encoder.max_length} tokens at most."
+        )
     store.of(encoder)
     with store.working(name, groups) as work:
-        store.note_asked(name, asked, absent, command)
+        before = store.read_asked(name)
+        if before is None or asked.joins(before.asked):
+            store.note_asked(name, asked, absent, command)
         if planned:
             Running(planned, asked, encoder, store, loaded).run(work, together, quiet=quiet)
         if no_bert.GROUP in groups:
             no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, quiet=quiet)
+        store.note_asked(name, asked, absent, command)  # another grid's stays until there is more to draw
     return draw(name, asked, store, list(absent.values()))
 
 
 def draw(name: str, asked: Asked, store: Store, notes: Sequence[str] = ()) -> Drawn:
     """From what is stored alone."""
     made = EXPERIMENTS[name].draw(Results(store, asked))
-    made.notes += notes
-    made.save(store.figures)
+    made.notes += [*notes, *store.damaged]
     return made
 
 
@@ -127,6 +133,8 @@ def report(store: Store) -> Path:
     drawn = [made for name in EXPERIMENTS if (made := draw_last(name, store)) is not None]
     if not drawn:
         raise IntarsiaError(f"no experiment was run in {store.folder}: `intarsia paper glue` is one.")
+    for made in drawn:
+        made.save(store.figures)
     path = store.folder / "report.html"
     files.replace(path, [page(drawn, encoder["name"]).encode()])
     return path

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.methods import Bottleneck, Full, LayerNorms, Method, TopLayers, from_dict, to_dict
-from intarsia.tasks.answering import default_length
+from intarsia.tasks.answering import FEWEST, default_length
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.suites.registry import find
 
@@ -124,16 +124,23 @@ class Asked:
             raise IntarsiaError(f"the grid {self.grid!r} is not known: expected {', '.join(GRIDS)}.")
         if self.pooling not in get_args(Pooling):
             raise IntarsiaError(f"the pooling {self.pooling!r} is not known: expected {', '.join(get_args(Pooling))}.")
-        if self.max_length is not None and self.max_length < 1:
-            raise IntarsiaError(f"--max-length {self.max_length} leaves no tokens; at least 1 was expected.")
+        if self.max_length is not None and self.max_length < FEWEST:
+            raise IntarsiaError(
+                f"--max-length {self.max_length} leaves no word, as a text's two marks count too; at least "
+                f"{FEWEST} was expected."
+            )
         if self.seeds is not None and self.seeds < 1:
             raise IntarsiaError(f"{self.seeds} seeds leave nothing to train; at least 1 was expected.")
 
+    def joins(self, earlier: Asked) -> bool:
+        """Whether both are one experiment, of which this asks for more."""
+        return all(getattr(self, what) == getattr(earlier, what) for what in _ALONE) and all(
+            tokens(task, self.max_length) == tokens(task, earlier.max_length) for task in self.tasks
+        )
+
     def joined(self, earlier: Asked) -> Asked:
         """This and what was asked for before: the tasks, seeds and samples of both, where the rest is the same."""
-        if any(getattr(self, what) != getattr(earlier, what) for what in _ALONE):
-            return self
-        if any(tokens(task, self.max_length) != tokens(task, earlier.max_length) for task in self.tasks):
+        if not self.joins(earlier):
             return self
         more = max((self, earlier), key=lambda asked: sum(len(asked.each_seed(task)) for task in self.tasks))
         tasks = tuple(dict.fromkeys((*earlier.tasks, *self.tasks)))

@@ -23,7 +23,8 @@ from intarsia.tasks.data import content_hash
 from intarsia.tasks.examples import Example, TaskData
 from intarsia.tasks.reading import read_rows
 from intarsia.tasks.splits import sample
-from intarsia.tasks.suites import data_folder, find, load, status
+from intarsia.tasks.suites import find, load, status
+from intarsia.tasks.suites.folder import folder_to_read
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
 from intarsia.train.prefix import PrefixCache
@@ -53,7 +54,7 @@ def load_tasks(
     """The tasks that are here, and why others are left out."""
     found: dict[str, Loaded] = {}
     absent: dict[str, str] = {}
-    place = data_folder(folder)
+    place = folder_to_read(folder)
     for task in dict.fromkeys(tasks):
         here = status(find(task), place)
         if here.state == "missing":

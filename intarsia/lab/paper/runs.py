@@ -75,6 +75,9 @@ class Store:
         slug = re.sub(r"[^\w.-]+", "-", encoder.rstrip("/").rpartition("/")[2]).strip("-.") or "encoder"
         self.folder = Path(results) / "paper" / (slug if limit is None else f"{slug}-limit{limit}")
         self._read: dict[str, tuple[int, dict[str, Record]]] = {}
+        self.damaged: list[str] = []  # lines that could not be read
+        if file := next((p for p in (self.folder, *self.folder.parents) if p.exists() and not p.is_dir()), None):
+            raise IntarsiaError(f"{file} is a file, and a folder for results was expected. Name one with --results.")
 
     @property
     def figures(self) -> Path:
@@ -87,9 +90,9 @@ class Store:
         if not path.is_file():
             raise IntarsiaError(
                 f"there are no results in {self.folder}. Run an experiment first (without --draw-only), or name the "
-                "folder with --results and the encoder with --encoder."
+                "folder with --results, the encoder with --encoder, and --limit where rows were limited."
             )
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return _object(path, "name", "fingerprint", "parameters", "layers")
 
     def of(self, encoder: Encoder) -> None:
         """Note whose runs these are; refuse those of another one."""
@@ -128,10 +131,17 @@ class Store:
     def lines(self, path: Path) -> list[dict[str, Any]]:
         """The objects of a file, one a line, without those that a kill cut short."""
         found = []
-        for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
             with suppress(ValueError):
-                found.append(json.loads(line))
+                found.append(json.loads(line) if line else None)
+                continue
+            self._note_damage(path, number)
         return [one for one in found if isinstance(one, dict)]
+
+    def _note_damage(self, path: Path, line: int) -> None:
+        told = f"{path}, line {line} cannot be read and is left out; its run is trained again when it is asked for."
+        if told not in self.damaged:
+            self.damaged.append(told)
 
     def append(self, path: Path, values: Mapping[str, Any]) -> None:
         """Add a line. One that a kill cut short before is left behind as it is, and skipped when read."""
@@ -187,8 +197,12 @@ class Store:
         path = self.folder / f"{name}.json"
         if not path.is_file():
             return None
-        noted = json.loads(path.read_text(encoding="utf-8"))
-        return Noted(Asked(**{**noted["asked"], "tasks": tuple(noted["asked"]["tasks"])}), noted.get("absent", {}))
+        noted = _object(path, "asked")
+        try:
+            asked = Asked(**{**noted["asked"], "tasks": tuple(noted["asked"]["tasks"])})
+        except (TypeError, KeyError) as error:
+            raise _damaged(path, str(error)) from error
+        return Noted(asked, noted.get("absent", {}))
 
     def _file(self, task: str) -> Path:
         return self.folder / "runs" / f"{task.replace('/', '-')}.jsonl"
@@ -200,6 +214,25 @@ class Store:
         files.make_folder(self.folder / "work")
         with FileLock(self.folder / "work" / f"{name}.lock"):
             yield
+
+
+def _object(path: Path, *wanted: str) -> dict[str, Any]:
+    """What a small file of the folder holds."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    lacking = [key for key in wanted if not isinstance(found, dict) or key not in found]
+    if lacking:
+        raise _damaged(path, f"it has no {lacking[0]!r}")
+    return dict(found)
+
+
+def _damaged(path: Path, why: str) -> IntarsiaError:
+    return IntarsiaError(
+        f"{path} cannot be read: {why}. Delete it; the next run of the experiment writes it again, and the runs "
+        "themselves are kept beside it."
+    )
 
 
 def _record(stored: Mapping[str, Any]) -> Record | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from intarsia.errors import DataError
 from intarsia.tasks.reading import read_rows
 from intarsia.tasks.suites.manifest import Entries, read_manifest
 from intarsia.tasks.suites.registry import chosen
@@ -88,6 +89,15 @@ def data_folder(given: str | Path | None = None) -> Path:
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()
 
 
+def folder_to_read(given: str | Path | None = None) -> Path:
+    """The same, to read from: one that was named must be there."""
+    place = data_folder(given)
+    if (given or os.environ.get(VARIABLE)) and not place.is_dir():
+        what = "is a file" if place.exists() else "is not there"
+        raise DataError(f"the data folder {place} {what}. Name a folder with --data, or with {VARIABLE}.")
+    return place
+
+
 def status(task: SuiteTask, folder: Path, entries: Entries | None = None) -> Status:
     """What a data folder has of a task. `entries` is its manifest, read here if it is not given."""
     known = read_manifest(folder) if entries is None else entries
@@ -153,7 +163,7 @@ class Listing:
 
 
 def list_data(name: str | None = None, folder: str | Path | None = None) -> Listing:
-    """What a data folder has of all tasks, of a suite, or of one task. A folder that is not there has nothing."""
-    place = data_folder(folder)
+    """What a data folder has of all tasks, of a suite, or of one task. The usual one may not be there."""
+    place = folder_to_read(folder)
     entries = read_manifest(place)
     return Listing(place, tuple(status(task, place, entries) for task in chosen(name)))

@@ -228,11 +228,63 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
         (("--tasks", "colla"), "colla"),
         (("--tasks", "squad/v1.1"), "cannot be used here"),
         (("--tasks", "ax"), "cannot be used here"),
-        (("--max-length", "0"), "leaves no tokens"),
+        (("--max-length", "2"), "leaves no word"),
+        (("--max-length", "5000"), "more than .* reads"),
+        (("--tasks", ""), "--tasks names nothing"),
+        (("--only", ","), "--only names nothing"),
+        (("--device", "gpu"), "the device 'gpu' is not known"),
         (("--only", "full,adapter"), "no group 'adapter'. Expected .* full, variable, adapters"),
     ):
         with pytest.raises(IntarsiaError, match=message):
             paper("glue", folder, tiny_folder, tmp_path, *options)
+
+
+def test_results_that_are_no_folder(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IntarsiaError, match="file is a file"):
+        paper("init", folder, tiny_folder, tmp_path / "file")
+
+
+def test_damaged_files_are_named(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
+    store = Store(tmp_path, tiny_folder)
+    runs = next((store.folder / "runs").glob("*.jsonl"))
+    runs.write_bytes(b"garbage\n" + runs.read_bytes())
+    again = paper("init", folder, tiny_folder, tmp_path, "--draw-only")
+    assert again.exit_code == 0 and "line 1 cannot be read" in " ".join(again.stdout.split())
+    for name, content in (("init.json", "[]"), ("init.json", "{"), ("encoder.json", "{x")):
+        kept = (store.folder / name).read_text()
+        (store.folder / name).write_text(content)
+        with pytest.raises(IntarsiaError, match=f"{name} cannot be read"):
+            paper("init", folder, tiny_folder, tmp_path)
+        (store.folder / name).write_text(kept)
+
+
+def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
+    """And a command of another grid that was stopped does not hide it."""
+    first = paper("init", folder, tiny_folder, tmp_path)
+    store = Store(tmp_path, tiny_folder)
+    result = CliRunner().invoke(
+        app, ["paper", "init", "--draw-only", "--encoder", tiny_folder, "--results", str(tmp_path)]
+    )
+    assert result.stdout == first.stdout
+    noted = store.read_asked("init")
+    assert noted is not None and noted.asked.grid == "tiny"
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running.Running, "run", stopped)
+        assert paper("init", folder, tiny_folder, tmp_path, "--grid", "small").exit_code == 130
+    noted = store.read_asked("init")
+    assert noted is not None and noted.asked.grid == "tiny"
+
+
+def test_options_before_the_name_are_refused(tmp_path: Path) -> None:
+    for options, message in ((["--report"], "leave out one"), (["--results", str(tmp_path)], "put it behind")):
+        with pytest.raises(IntarsiaError, match=message):
+            CliRunner().invoke(app, ["paper", *options, "glue"], catch_exceptions=False)
 
 
 def test_a_group_is_trained_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
