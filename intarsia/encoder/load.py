@@ -128,6 +128,9 @@ class Encoder:
         """Texts (and their pairs) as segments, cut to `max_length` tokens."""
         limit = min(max_length or self.max_length, self.max_length)
         second = None if pairs is None or all(p is None for p in pairs) else [p or "" for p in pairs]
+        marks = getattr(self.tokenizer, "num_special_tokens_to_add", lambda pair: 0)(pair=second is not None)
+        if limit <= marks:  # below that tokenizers do not cut at all
+            raise EncoderError(f"max_length {limit} leaves no room for words beside {marks} special tokens; raise it.")
         out = self.tokenizer(list(texts), second, truncation=True, max_length=limit, return_attention_mask=False)
         types = out.get("token_type_ids") if self.family.token_types else None
         return [Segment(ids, types[i] if types else None) for i, ids in enumerate(out["input_ids"])]

@@ -12,6 +12,7 @@ from families import tiny_with_words
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.slots import start
+from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, to_dict
 from intarsia.serve.predictor import Predictor
 from intarsia.tasks.heads import Head, Pooling
@@ -109,3 +110,11 @@ def test_the_least_recently_asked_makes_room(encoder: Encoder, inlays: dict[str,
     for key in ["s0", "s1", "s0", "s2", "s0", "s1"]:
         predictor.hold(key)
     assert loads == ["s0", "s1", "s2", "s1"]
+
+
+def test_texts_are_cut_to_no_less_than_a_word() -> None:
+    encoder = tiny_with_words()
+    assert [len(s.ids) for s in encoder.tokenize(["good good good", "bad"], max_length=3)] == [3, 3]
+    for pairs, length in ((None, 2), (["bad", "good"], 3)):
+        with pytest.raises(IntarsiaError, match="no room for words"):
+            encoder.tokenize(["good", "bad"], pairs, max_length=length)

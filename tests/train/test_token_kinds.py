@@ -118,7 +118,7 @@ def test_hidden_words_say_what_cannot_be() -> None:
         train(words_job(metric="perplexity"), encoder)
     with pytest.raises(IntarsiaError, match="Expected one of likelihood, perplexity, accuracy"):
         train(words_job(metric="f1"), encoder)
-    with pytest.raises(IntarsiaError, match="leaves no room for words"):
+    with pytest.raises(IntarsiaError, match="leaves no word"):
         train(words_job(max_length=2), encoder)
     encoder.tokenizer.mask_token = None
     with pytest.raises(IntarsiaError, match=r"tiny has no mask token.*Choose an encoder"):
