@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
+from urllib.request import getproxies
 
 import torch
 
@@ -52,19 +55,36 @@ def read_model(source: str, folder: Path | None) -> Any:
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
-    where = str(folder or source)
+    where, here = str(folder or source), folder is None and offline()
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(where)
+        config = AutoConfig.from_pretrained(where, local_files_only=here)
         family_of(config)
-        model, info = AutoModel.from_pretrained(where, dtype=torch.float32, output_loading_info=True)
+        model, info = AutoModel.from_pretrained(
+            where, dtype=torch.float32, output_loading_info=True, local_files_only=here
+        )
     except (OSError, ValueError) as error:
         raise _not_loaded(source, folder, error) from error
     finally:
         if bars:
             logging.enable_progress_bar()
     return _without_unread(source, model, sorted(info["missing_keys"]))
+
+
+def offline() -> bool:
+    """Whether the hub's address has no meaning here: then what was fetched before is all there is, and the hub's own
+    program, which would try again for half a minute, is not asked."""
+    from huggingface_hub import constants
+
+    host = urlparse(constants.ENDPOINT).hostname
+    if getproxies() or host is None:
+        return False  # the proxy knows
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return True
+    return False
 
 
 def _without_unread(source: str, model: Any, missing: Sequence[str]) -> Any:
@@ -83,7 +103,7 @@ def read_tokenizer(source: str, folder: Path | None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder or source))
+        return AutoTokenizer.from_pretrained(str(folder or source), local_files_only=folder is None and offline())
     except (OSError, ValueError) as error:
         raise _not_loaded(source, folder, error) from error
 
