@@ -65,5 +65,12 @@ class Job:
 
     def key(self, encoder_fingerprint: str) -> str:
         """Equal for runs that would end with the same weights: what a checkpoint belongs to."""
-        content = [self.name, encoder_fingerprint, self.data.source.get("sha256"), self.data.kind, self.describe()]
+        content = [self.name, encoder_fingerprint, self._data_hash(), self.data.kind, self.describe()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _data_hash(self) -> str:
+        """Of data that was read it is known; of such as a program made up it is computed."""
+        from intarsia.tasks.data import content_hash
+
+        data = self.data
+        return data.source.get("sha256") or content_hash({"train": data.train, "dev": data.dev, "test": data.test})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -28,6 +29,12 @@ def job(data: TaskData | None = None, **changes: object) -> Job:
 
 def same(a: Trained, b: Trained) -> bool:
     return all(torch.equal(a.tensors[k], b.tensors[k]) for k in a.tensors) and a.tensors.keys() == b.tensors.keys()
+
+
+def test_what_was_learned_from_other_data_is_another_run() -> None:
+    data = load_data(opinions(80))
+    bare, other = (dataclasses.replace(data, train=rows, source={}) for rows in (data.train, data.train[1:]))
+    assert job(bare).key("") == job(bare).key("") != job(other).key("")
 
 
 def test_it_learns_and_keeps_the_best_epoch() -> None:
