@@ -158,6 +158,8 @@ def _leave(run: Run, seats: dict[Run, Seat]) -> None:
 
 def _finite(said: Rows) -> bool:
     """Whether all of it are numbers; of words, their true ones' probabilities."""
+    if isinstance(said, np.ndarray):
+        return bool(np.isfinite(said).all())
     rows = (row["log_probability"] if row.dtype.names else row for row in said)
     return all(np.isfinite(row).all() for row in rows)
 

@@ -104,13 +104,15 @@ def run(
     store.of(encoder)
     with store.working(name, groups) as work:
         before = store.read_asked(name)
-        if before is None or asked.joins(before.asked):
+        more = before is None or asked.joins(before.asked)
+        if more:
             store.note_asked(name, asked, absent, command)
         if planned:
             Running(planned, asked, encoder, store, loaded).run(work, together, quiet=quiet)
         if no_bert.GROUP in groups:
             no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, quiet=quiet)
-        store.note_asked(name, asked, absent, command)  # another grid's stays until there is more to draw
+        if not more:  # another grid, which takes the place of the one before when there is something to draw
+            store.note_asked(name, asked, absent, command)
     return draw(name, asked, store, list(absent.values()))
 
 
