@@ -61,6 +61,7 @@ class MPNetBias:
         self.encoder = encoder
         self.table: Tensor | None = None
         self.made_from: Tensor | None = None
+        self.older: list[Tensor] = []  # a recorded pass may still read them
 
     def __call__(self, longest: int) -> Tensor:
         weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
@@ -71,6 +72,7 @@ class MPNetBias:
         buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
         table = weight[buckets].t().contiguous()
         if isinstance(weight, nn.Parameter):  # the base's own: not one that stands for it in this pass
+            self.older += [] if self.table is None else [self.table]
             self.table, self.made_from = table, weight
         return table
 

@@ -26,7 +26,7 @@ def official(task: str) -> str:
 def title(task: str, data: Mapping[str, Any]) -> str:
     """Its name with what was taken of it: the whole, a sample, or so many training rows."""
     if data.get("limit"):
-        return f"{official(task)} ({data['limit']} rows)"
+        return f"{official(task)} ({data['limit']} rows{' of a sample' if data.get('partial') else ''})"
     return f"{official(task)} (sample)" if data.get("partial") else official(task)
 
 

@@ -36,6 +36,6 @@ def chosen(name: str | None) -> tuple[SuiteTask, ...]:
 
 def unknown(name: str) -> DataError:
     names = [*SUITES, *(task.full_name for suite in SUITES.values() for task in suite.tasks)]
-    close = get_close_matches(name, names) or [known for known in names if known.endswith(f"/{name}")]
+    close = get_close_matches(name, names, cutoff=0.75) or [known for known in names if known.endswith(f"/{name}")]
     hint = f"Did you mean {' or '.join(close[:3])}?" if close else f"Suites: {', '.join(SUITES)}."
     return DataError(f"no suite or task {name!r}. {hint} `intarsia data list` names all of them.")
