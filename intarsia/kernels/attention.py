@@ -16,8 +16,12 @@ from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scor
 
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
 _CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it; longer ones block by block
-# The widest class, and a block's queries and keys. In float32, or with wide heads, less fits into a smaller GPU.
 _LIGHT, _HEAVY = (128, 64), (64, 32)
+
+
+def limits(exact: bool, width: int) -> tuple[int, int]:
+    """The widest class, and a block's queries and keys. In float32, or with wide heads, less fits a smaller GPU."""
+    return _HEAVY if exact or width > 64 else _LIGHT
 
 
 @triton.jit
@@ -100,10 +104,10 @@ def _attention_backward(
 
 class _Call:
     def __init__(
-        self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout, *, heavy: bool
+        self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout, limits: tuple[int, int]
     ) -> None:
         self.relative, self.scale, self.p, self.site, self.layout = relative, scale, p, site, layout
-        self.widest, self.block = _HEAVY if heavy else _LIGHT
+        self.widest, self.block = limits
 
     @property
     def long(self) -> bool:
@@ -178,5 +182,5 @@ def attention(
 ) -> Tensor:
     """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores."""
     held = None if relative is None else relative.detach()
-    heavy = q.dtype == torch.float32 or q.shape[2] > 64
-    return _Attention.apply(q, k, v, relative, _Call(held, scale, p, site, layout, heavy=heavy))
+    call = _Call(held, scale, p, site, layout, limits(q.dtype == torch.float32, q.shape[2]))
+    return _Attention.apply(q, k, v, relative, call)

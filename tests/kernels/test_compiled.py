@@ -50,15 +50,16 @@ def compiled(kernel, constants, warps, stages, odd=frozenset(ODD), capability=90
 
 def kernels():
     for drop in (False, True):
-        adapter = {"DROP": drop, "KIND": 0, "ALIGN": 64, "BLOCK": 64}
-        for units, warps, stages in ((64, 4, 3), (256, 8, 2)):
-            own = adapter | {"M": units}
+        for units in (64, 256):
+            block, _, warps, stages = bottleneck._tile(1000, 768, units, exact=False)
+            own = {"DROP": drop, "KIND": 0, "ALIGN": 64, "M": units, "BLOCK": block}
             title = f"{units}{'-dropout' * drop}"
             yield f"forward-{title}", bottleneck._bottleneck_forward, own, warps, stages
             yield f"backward-{title}", bottleneck._bottleneck_backward, own | {"SKIP": True}, warps, stages
-        for which, block in ((2, 64), (0, 128), (1, 128)):
-            own = {"WHICH": which, "DROP": drop, "CHUNK": 64, "M": 64, "BLOCK": block}
-            yield f"weights-{which}{'-dropout' * drop}", bottleneck._bottleneck_weights, own, 4, 3
+            chunk, block, warps, stages, launches = bottleneck._chunks(32, units, exact=False)
+            for which in launches:
+                own = {"WHICH": which, "DROP": drop, "CHUNK": chunk, "M": 64, "BLOCK": block}
+                yield f"weights-{which}-{title}", bottleneck._bottleneck_weights, own, warps, stages
         long = {"RELATIVE": True, "DROP": drop, "ALIGN": 64, "ABOVE": 128, "B": 64, "D": 64, "WIDE": 64, "HEADS": 12}
         for name in ("_long_forward", "_long_queries", "_long_keys"):
             more = {} if name == "_long_forward" else {"TRAINED": False}
@@ -100,7 +101,7 @@ SMALL_GPU = 89, 99 * 1024  # a GeForce or an L4: its kind, and the shared memory
 
 def heavy_kernels():
     for exact, width in ((True, 64), (True, 32), (False, 128), (False, 64)):
-        widest, block = attention._HEAVY if exact or width > 64 else attention._LIGHT
+        widest, block = attention.limits(exact, width)
         heads = {"RELATIVE": True, "DROP": True, "ALIGN": 64, "D": width, "WIDE": width, "HEADS": 12}
         held = heads | {"ABOVE": 0, "T": widest}
         title = f"{width}{'-exact' * exact}"

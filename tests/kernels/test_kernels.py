@@ -278,6 +278,22 @@ def test_attention_dropout(lengths):
     torch.testing.assert_close(dv[start + n - last : start + n, :, :last], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_adam_counts_a_large_model_where_a_grid_is_long(monkeypatch):
+    """A grid's second and third numbers end at 65,535."""
+    grids = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return lambda *_, **__: None
+
+    monkeypatch.setattr(adam, "_adam", Kernel())
+    rows = [torch.empty(1, 300_000_000, device="meta") for _ in range(4)]
+    rest = [torch.empty(1, device="meta")] * 5
+    adam.step(rows[0], None, *rows[1:], rest[0], None, *rest[1:], betas=(0.9, 0.999), eps=1e-6, clip=1.0)
+    assert grids == [(146485, 1)]
+
+
 @pytest.mark.parametrize("corrected", [False, True])
 def test_adam(corrected):
     settings = AdamSettings(bias_correction=corrected)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from families import WORDS, tiny_with_words
 
 from intarsia.encoder.load import Encoder
+from intarsia.encoder.packed import Segment
 from intarsia.errors import DataError
 from intarsia.tasks import load_data
 from intarsia.tasks.data import load_examples, load_sentences
@@ -60,6 +62,17 @@ def test_entity_tags_are_known_by_their_look() -> None:
         check_metric("f1-entities", "tags", ["NOUN", "X"])
     with pytest.raises(DataError, match="does not measure tags"):
         check_metric("matthews", "tags", ["NOUN", "X"])
+
+
+def test_a_row_without_a_tagged_word_asks_for_nothing() -> None:
+    logits = torch.randn(5, 3, requires_grad=True)
+    rows = [Segment([1, 2]), Segment([3, 4, 5])]
+    answers, none = Tags("tags", ("a", "b", "c")), torch.full((2, 3), NO_TAG)
+    assert answers.loss(logits, none, rows).item() == 0.0
+    some = none.clone()
+    some[1, 2] = 1
+    expected = torch.nn.functional.cross_entropy(logits[4:], torch.tensor([1]))
+    assert torch.equal(answers.loss(logits, some, rows), expected)
 
 
 def test_a_words_first_sub_word_carries_its_tag() -> None:
