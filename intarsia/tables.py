@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
+
 from intarsia.console import number, score, seconds, size, table
 from intarsia.methods import short_name
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from intarsia.bank.bank import Bank
     from intarsia.bank.entry import Entry
+    from intarsia.bank.inlay import InlayHeader
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
@@ -93,7 +96,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     header = entry.header
-    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
     shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start"]
     recipe = {k: training[k] for k in shown if k in training}
@@ -101,11 +104,13 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
         for v in versions
     ]
+    label = _collapsed(header)
+    said = "" if label is None else f"; says {label} of every text"
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
         ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
-        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}"],
+        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{said}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
@@ -124,6 +129,9 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
+_ADVICE = "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
+
+
 def learned(entry: Entry) -> str:
     header = entry.header
     test = header.metrics.get("test")
@@ -133,11 +141,19 @@ def learned(entry: Entry) -> str:
         else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
         "examples; "
     )
-    start = header.training.get("head_start")
+    start, label = header.training.get("head_start"), _collapsed(header)
     return (
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
         f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}"
+        f"{'' if label is None else f'{chr(10)}[yellow]It says {label} of every validation text.[/] {_ADVICE}'}"
     )
+
+
+def _collapsed(header: InlayHeader) -> str | None:
+    """The one label that was said of every validation text."""
+    best = int(header.metrics.get("best_epoch") or 0)
+    label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
+    return None if label is None else escape(repr(label))
 
 
 def test_score(metrics: dict[str, Any]) -> str:

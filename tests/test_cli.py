@@ -51,6 +51,16 @@ def bank(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_task_that_says_one_label_of_every_text_is_called_out(base: str, tmp_path: Path) -> None:
+    rows = [{**row, "label": "[rare]" if i % 10 == 0 else "[usual]"} for i, row in enumerate(opinions(80))]
+    rows_to_csv(tmp_path / "odd.csv", rows)
+    done = intarsia("learn", "odd", "odd.csv", "--encoder", base, "--epochs", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "It says '[usual]' of every validation text. Try a smaller learning rate" in done.stdout
+    shown = intarsia("show", "odd", cwd=tmp_path).stdout
+    assert "at epoch 1; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
+
+
 def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
     args = intarsia("predict", "opinion", "good film", "an awful day", cwd=bank)
     assert args.returncode == 0, args.stderr

@@ -257,6 +257,8 @@ class Run:
             return
         entry |= self.answers.tune(self.job.data.dev, self.tokens["dev"].inputs, list(said))
         value = entry[self.metric] = self.score("dev", said, entry)
+        if (label := self.answers.always(self.job.data.dev, list(said))) is not None:
+            entry["always"] = label
         if state.best is None or value >= state.best:  # of equal ones the later, trained longer
             state.best, state.best_epoch = value, epoch + 1
             self.best.copy_(self._read("now"))

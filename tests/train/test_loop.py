@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from families import opinions, save_tiny, tiny_with_words
@@ -16,7 +17,8 @@ from families import opinions, save_tiny, tiny_with_words
 from intarsia.encoder.load import Encoder
 from intarsia.errors import EncoderError, IntarsiaError
 from intarsia.methods import Bottleneck
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import Example, TaskData, load_data
+from intarsia.tasks.kinds import Answers
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train
 from intarsia.train.step import step_together
@@ -47,6 +49,14 @@ def test_it_learns_and_keeps_the_best_epoch() -> None:
     assert [h["epoch"] for h in history] == [1, 2, 3, 4, 5, 6]
     assert seen[-1].step == seen[-1].steps == trained.state.step
     assert seen[-1].seconds_left == 0 and seen[-1].tokens_per_second > 0
+
+
+def test_one_label_for_all_texts_is_noted() -> None:
+    answers, rows = Answers("label", ("a", "b")), [Example("x", None, "a"), Example("y", None, "b")]
+    alike, apart = np.array([[0.4, 0.6], [0.1, 0.9]]), np.array([[0.6, 0.4], [0.1, 0.9]])
+    assert answers.always(rows, alike) == "b" and answers.always(rows, apart) is None
+    assert answers.always(rows[1:], alike[1:]) is None  # as they should
+    assert Answers("score").always([Example("x", None, 1.0), Example("y", None, 2.0)], np.array([[1.0], [1.0]])) is None
 
 
 def test_it_overfits_a_small_batch() -> None:
