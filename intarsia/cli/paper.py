@@ -132,7 +132,7 @@ def _command(name: str, help: str) -> None:
         from intarsia.lab.paper.runs import Store
 
         chosen = task_names(EXPERIMENTS[name], _listed(tasks, "--tasks"))
-        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bool(bias_correction))  # type: ignore[arg-type]
+        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
         groups = group_names(EXPERIMENTS[name], asked, _listed(only, "--only"))
         store = Store(results, encoder, limit=limit)
         if draw_only:

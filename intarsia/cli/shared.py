@@ -66,7 +66,7 @@ PrefixDropoutOption = Annotated[
 BiasCorrectionOption = Annotated[
     bool | None,
     typer.Option(
-        "--bias-correction/--no-bias-correction", show_default="off, as in the authors' program",
+        "--bias-correction/--no-bias-correction", show_default="off, but for some methods' recipes",
         help="Correct the optimizer's means for their start at 0: early steps are smaller, small data steadier.",
     ),
 ]  # fmt: skip

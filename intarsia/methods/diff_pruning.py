@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from intarsia.encoder.noise import Noise
     from intarsia.encoder.sites import Shape, WeightShape
 
-_LEFT, _RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
-_EDGE = 1e-4
-
 
 @dataclass(frozen=True)
 class DiffPruning(Method):
@@ -75,17 +72,26 @@ class DiffPruning(Method):
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
     ) -> dict[str, Tensor]:
         if phase == "gates":
-            return {name: theta + self._difference(name, tensors, noise) for name, theta in base.items()}
+            return {name: self._gated(name, theta, tensors, noise) for name, theta in base.items()}
         return added(self.trained(shape), kept["index"], tensors["values"], base)
 
-    def _difference(self, name: str, tensors: Tensors, noise: Noise | None) -> Tensor:
-        found = tensors[f"diff.{name}"] * _open(tensors[f"gate.{name}"], noise)
-        return found * _open(tensors[f"group.{name}"], noise) if self.structured else found
+    def _gated(self, name: str, theta: Tensor | float, tensors: Tensors, noise: Noise | None) -> Tensor:
+        """theta + z * w."""
+        from intarsia.methods.gates import gated, opened
+
+        difference, alpha = tensors[f"diff.{name}"], tensors[f"gate.{name}"]
+        uniform = None if noise is None else noise.uniform(alpha.shape)
+        if self.structured:
+            group = tensors[f"group.{name}"]
+            difference = difference * opened(group, None if noise is None else noise.uniform(group.shape))
+        return gated(theta, difference, alpha, uniform)
 
     def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
         if phase != "gates":
             return None
-        shift = math.log(-_LEFT / _RIGHT)
+        from intarsia.methods.gates import LEFT, RIGHT
+
+        shift = math.log(-LEFT / RIGHT)
         total = None
         for name in base:
             expected = (tensors[f"gate.{name}"] - shift).sigmoid().sum()
@@ -98,22 +104,12 @@ class DiffPruning(Method):
         import torch
 
         known, count = self.trained(shape), self.count(shape)
-        index = largest(known, lambda w: self._difference(w.name, tensors, None).abs(), count)
+        index = largest(known, lambda w: self._gated(w.name, 0.0, tensors, None).abs(), count)
         values = torch.zeros(count)
         for w, part, places in split(known, index):
-            values[part] = self._difference(w.name, tensors, None).reshape(-1)[places].cpu()
+            values[part] = self._gated(w.name, 0.0, tensors, None).reshape(-1)[places].cpu()
         return Ending(kept={"index": index}, starts={"values": values}, keep_head=True)
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for name, tensor in added(self.trained(shape), tensors["index"], tensors["values"], plain.base).items():
             plain.whole(name).copy_(tensor)
-
-
-def _open(alpha: Tensor, noise: Noise | None) -> Tensor:
-    """How open gates are: a sample of the hard-concrete distribution, or (without noise) its middle."""
-    if noise is None:
-        s = alpha.sigmoid()
-    else:
-        u = noise.uniform(alpha.shape).clamp_(_EDGE, 1 - _EDGE)
-        s = (u.logit_().to(alpha.dtype) + alpha).sigmoid()
-    return (s * (_RIGHT - _LEFT) + _LEFT).clamp(0.0, 1.0)

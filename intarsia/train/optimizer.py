@@ -44,18 +44,17 @@ class Adam:
     def step(self, gradient: Tensor, rates: Tensor, corrections: tuple[float, float] = (1.0, 1.0)) -> None:
         """One step with each slot's own learning rate [slots]; the gradient is used up."""
         s = self.settings
+        first, second = corrections
         norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)  # [slots, 1]
         gradient.mul_(s.clip / norms.clamp_min(s.clip))
         self.first.mul_(s.beta1).add_(gradient, alpha=1 - s.beta1)
         self.second.mul_(s.beta2).addcmul_(gradient, gradient, value=1 - s.beta2)
-        root = self.second.sqrt()
-        if s.bias_correction:
-            root.mul_(corrections[1] / corrections[0])
-        update = root.add_(s.eps / corrections[0]).reciprocal_().mul_(self.first)
-        update.addcmul_(self.parameters, self.decay)
+        update = torch.sqrt(self.second, out=gradient)  # no memory of its own
+        update.add_(s.eps / second).reciprocal_().mul_(self.first)  # times first / second, below
+        update.addcmul_(self.parameters, self.decay, value=second / first)
         if self.factors is not None:
             update.mul_(self.factors)
-        self.parameters.sub_(update.mul_(rates[:, None]))
+        self.parameters.sub_(update.mul_(rates[:, None] * (first / second)))
 
 
 def linear_rate(step: int, steps: int, peak: float, warmup: float) -> float:

@@ -170,7 +170,7 @@ class Run:
         """The leaves of the method or the head, this run's own part of them."""
         found = {}
         for name, leaf in self.part(prefix).items():
-            mine = leaf[self.slot]
+            mine = leaf.squeeze(0) if leaf.shape[0] == 1 else leaf[self.slot]  # without a copy of its gradient
             if self.index is not None:
                 mine = mine[tuple(slice(0, size) for size in self.specs[prefix + name].shape)]
             found[name] = mine

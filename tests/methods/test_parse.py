@@ -187,7 +187,7 @@ def test_every_method_describes_itself_and_its_recipe_is_valid(kind: type[Method
     assert Settings.for_method(method, seed=None, learning_rate=0.25).learning_rate == 0.25
     settings = Settings.for_method(method)
     for option, value in kind.recipe.items():
-        assert getattr(settings.adam if option == "eps" else settings, option) == value
+        assert getattr(settings.adam if option in ("eps", "bias_correction") else settings, option) == value
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import pack
 from intarsia.encoder.sites import WeightShape
 from intarsia.methods import DiffPruning, LotteryTicket, Method
+from intarsia.methods.gates import gated, opened
 from intarsia.methods.sparse import added, entries_of, largest, spans, split
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
@@ -290,6 +291,24 @@ def test_without_noise_a_gate_is_at_its_middle() -> None:
     grouped = DiffPruning(structured=True)
     assert torch.allclose(gates(grouped, alpha, group=0.4), middle * (3 * torch.tensor(0.4).sigmoid() - 1.5))
     assert not gates(grouped, alpha, group=-1.0).any()  # a closed group closes all
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_gates_give_autograds_gradients(sampled: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    theta, w, alpha, u = (torch.randn(40, 50, generator=draw, dtype=torch.float64) for _ in range(4))
+    alpha, u = (2 * alpha).requires_grad_(), u.sigmoid()
+    w.requires_grad_()
+    s = (alpha + (u.clamp(1e-4, 1 - 1e-4).logit() if sampled else 0)).sigmoid()
+    plain = theta + w * (3 * s - 1.5).clamp(0, 1)
+    ours = gated(theta, w, alpha, u.clone() if sampled else None)
+    assert torch.allclose(ours, plain, atol=1e-14)
+    g = torch.randn(40, 50, generator=draw, dtype=torch.float64)
+    theirs = torch.autograd.grad(plain, (w, alpha), g)
+    for mine, other in zip(torch.autograd.grad(ours, (w, alpha), g), theirs, strict=True):
+        assert other.any() and torch.allclose(mine, other, atol=1e-14)
+    z = opened(alpha, u.clone() if sampled else None)
+    assert torch.allclose(torch.autograd.grad(w.detach() * z, alpha, g)[0], theirs[1], atol=1e-14)
 
 
 @pytest.mark.parametrize("structured", [False, True])

@@ -109,7 +109,7 @@ def about(results: Results, planned: Sequence[Planned], published: str, *, searc
     notes = [
         f"Measured: {known['name']} ({short(known['parameters'])} parameters, {known['layers']} layers, fingerprint "
         f"{known['fingerprint'][:12]}), {counted}, head on {reads}, texts of ≤ {length} tokens, "
-        f"grid {asked.grid}{', bias correction' * asked.bias_correction}; {_machines(records)}.",
+        f"grid {asked.grid}{', bias correction' * bool(asked.bias_correction)}; {_machines(records)}.",
         f"{chosen} chosen on validation. Scores are on test, times 100: means over seeds ± the standard error of the "
         "mean, where there are several seeds.",
         *_splits(records),

@@ -33,7 +33,7 @@ def planned(asked: Asked, depth: int) -> list[Planned]:
             method = parse(name)
             rate = float(method.recipe.get("learning_rate", 3e-4))
             rates = [rate * factor for factor in grid.factors]
-            options = {"batch_size": None}
+            options = {"batch_size": None, "bias_correction": asked.bias_correction}
             found += Searched(task, name, [method], rates, [grid.method_epochs], options).planned(asked)
     return found
 

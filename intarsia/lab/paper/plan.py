@@ -31,12 +31,13 @@ class Planned:
     batch_size: int | None = BATCH
     metric: str = ""  # chosen by and scored with; "": the official one
     extras: tuple[str, ...] = ()  # what else is measured when it has ended
-    bias_correction: bool = False  # of the optimizer's means
+    bias_correction: bool | None = False  # of the optimizer's means
 
     def settings(self, max_length: int | None) -> dict[str, Any]:
         recipe = self.method.recipe
+        corrected = recipe.get("bias_correction") if self.bias_correction is None else self.bias_correction
         return {
-            **({"bias_correction": True} if self.bias_correction else {}),
+            "bias_correction": bool(corrected),
             "learning_rate": self.learning_rate or float(recipe.get("learning_rate", 3e-4)),
             "epochs": self.epochs or int(recipe.get("epochs", 5)),
             "batch_size": self.batch_size or int(recipe.get("batch_size", BATCH)),
@@ -117,7 +118,7 @@ class Asked:
     samples: bool = False  # take samples where a task is not whole
     pooling: Pooling = "mean"
     max_length: int | None = None  # None: what is usual for a task's kind
-    bias_correction: bool = False  # of the optimizer's means
+    bias_correction: bool | None = None  # of the optimizer's means; None: off, or each method's own recipe
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
@@ -165,12 +166,12 @@ class Searched:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def planned(self, asked: Asked) -> list[Planned]:
-        options = itertools.product(self.methods, self.rates, self.epochs, asked.each_seed(self.task))
+        options = {"bias_correction": bool(asked.bias_correction), **self.options}
         return [
-            Planned(
-                self.task, self.group, method, seed, rate, epochs, bias_correction=asked.bias_correction, **self.options
+            Planned(self.task, self.group, method, seed, rate, epochs, **options)
+            for method, rate, epochs, seed in itertools.product(
+                self.methods, self.rates, self.epochs, asked.each_seed(self.task)
             )
-            for method, rate, epochs, seed in options
         ]
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from families import opinions, tiny_with_words
 
-from intarsia.lab.paper import published, scoring
+from intarsia.lab.paper import EXPERIMENTS, published, scoring
 from intarsia.lab.paper.ablation import changes
 from intarsia.lab.paper.figures import Curve, curves
+from intarsia.lab.paper.methods import METHODS
 from intarsia.lab.paper.plan import Asked, full
 from intarsia.lab.paper.runs import Record, Store
 from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile, share, total
@@ -62,6 +63,20 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
     assert len(seen) == 6  # each span does something else
     monkeypatch.setattr(scoring, "SLOT_BYTES", 1)  # one slot at a time
     assert scoring.span_scores(job, result, encoder) == together
+
+
+def test_the_optimizer_is_the_authors_but_for_methods_recipes() -> None:
+    def corrected(name: str, asked: bool | None) -> set[str]:
+        planned = EXPERIMENTS[name].plan(Asked(("glue/cola",), bias_correction=asked), 3)
+        found = {p.group: p.settings(None)["bias_correction"] for p in planned}
+        for p in planned:  # what is trained is what is noted
+            settings = Settings.for_method(p.method, **p.settings(None))
+            assert settings.adam.bias_correction is found[p.group]
+        return {group for group, on in found.items() if on}
+
+    assert corrected("methods", None) == {n for n in METHODS if parse(n).recipe.get("bias_correction")} >= {"layernorm"}
+    assert corrected("methods", False) == corrected("glue", None) == corrected("tradeoff", None) == set()
+    assert corrected("methods", True) == set(METHODS) and corrected("tradeoff", True) >= {"layernorm", "full"}
 
 
 def _removed(job: Job, result: Trained, encoder: Any, left: tuple[int, ...], tensors: dict[str, Any]) -> np.ndarray:

@@ -1,0 +1,48 @@
+"""Hard-concrete gates on a difference, and their gradients, in few sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LEFT, RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
+EDGE = 1e-4
+
+
+def opened(alpha: Tensor, uniform: Tensor | None) -> Tensor:
+    """How open gates are: a sample of the hard-concrete distribution, or (without random numbers) its middle."""
+    return _stretched(_concrete(alpha, uniform)).clamp_(0.0, 1.0)
+
+
+def gated(theta: Tensor | float, difference: Tensor, alpha: Tensor, uniform: Tensor | None) -> Tensor:
+    """theta + difference * gates; a gradient reaches the difference and alpha. `uniform` is used up."""
+    return _Gated.apply(theta, difference, alpha, uniform)
+
+
+def _concrete(alpha: Tensor, uniform: Tensor | None) -> Tensor:
+    if uniform is None:
+        return alpha.sigmoid()
+    return uniform.clamp_(EDGE, 1 - EDGE).logit_().to(alpha.dtype).add_(alpha).sigmoid_()
+
+
+def _stretched(s: Tensor) -> Tensor:
+    return s.mul(RIGHT - LEFT).add_(LEFT)
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor | float, difference: Tensor, alpha: Tensor, uniform: Tensor | None) -> Tensor:
+        s = _concrete(alpha, uniform)
+        ctx.save_for_backward(s, difference)
+        return _stretched(s).clamp_(0.0, 1.0).mul_(difference).add_(theta)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
+        s, difference = ctx.saved_tensors
+        stretched = _stretched(s)
+        z = stretched.clamp(0.0, 1.0)
+        inside = z == stretched
+        by_alpha = torch.addcmul(s, s, s, value=-1.0).mul_(difference).mul_(grad).mul_(inside)
+        return None, z.mul_(grad), by_alpha.mul_(RIGHT - LEFT), None
