@@ -61,7 +61,7 @@ class Page:
         self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>")
 
     def figure(self, figure: Figure, caption: str) -> None:
-        self.parts.append(f"<figure>{_svg(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>")
+        self.parts.append(f"<figure>{_inline(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>")
 
     def render(self) -> str:
         title = html.escape(self.title)
@@ -72,10 +72,18 @@ class Page:
         )
 
 
-def _svg(figure: Figure) -> str:
-    made = io.StringIO()
-    figure.savefig(made, format="svg", bbox_inches="tight", metadata={"Date": None})
-    text = made.getvalue()
+def svg(figure: Figure) -> bytes:
+    """The same for the same figure, whenever it is drawn."""
+    import matplotlib
+
+    made = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "intarsia"}):  # else elements get random names
+        figure.savefig(made, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return made.getvalue()
+
+
+def _inline(figure: Figure) -> str:
+    text = svg(figure).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)  # it names addresses, and nothing reads it
     # Several figures stand in one page: their element names must not collide.

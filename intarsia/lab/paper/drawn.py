@@ -14,6 +14,7 @@ from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Planned
 from intarsia.lab.paper.runs import Record
 from intarsia.lab.paper.selection import Results
+from intarsia.lab.report import svg
 from intarsia.tasks.suites.registry import find
 
 if TYPE_CHECKING:
@@ -71,12 +72,11 @@ class Drawn:
             files.make_folder(folder)
         written = []
         for picture in self.pictures:
-            for kind in ("svg", "png"):
-                image = io.BytesIO()
-                options = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 150}
-                picture.figure.savefig(image, format=kind, bbox_inches="tight", **options)
+            png = io.BytesIO()
+            picture.figure.savefig(png, format="png", bbox_inches="tight", dpi=150)
+            for kind, image in (("svg", svg(picture.figure)), ("png", png.getvalue())):
                 written.append(folder / f"{picture.name}.{kind}")
-                files.replace(written[-1], [image.getvalue()])
+                files.replace(written[-1], [image])
         return written
 
 
