@@ -129,9 +129,6 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
-_ADVICE = "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
-
-
 def learned(entry: Entry) -> str:
     header = entry.header
     test = header.metrics.get("test")
@@ -141,11 +138,15 @@ def learned(entry: Entry) -> str:
         else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
         "examples; "
     )
-    start, label = header.training.get("head_start"), _collapsed(header)
+    start, label, advice = header.training.get("head_start"), _collapsed(header), ""
+    if label is not None:
+        advice = (
+            f"\n[yellow]It says {label} of every validation text.[/] "
+            "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
+        )
     return (
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}"
-        f"{'' if label is None else f'{chr(10)}[yellow]It says {label} of every validation text.[/] {_ADVICE}'}"
+        f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}{advice}"
     )
 
 
