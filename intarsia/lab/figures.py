@@ -50,11 +50,7 @@ def tradeoff(found: Comparison) -> Figure:
         axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
     _scale(axes, found, zero, decades, points)
     lines = _lines(axes, found)
-    seeds = next((p.score.bounds for p in points), "") == "standard error"
-    what = f"bars: standard error over {found.seeds} seeds" if seeds else "bars: 95 % bootstrap interval"
-    if all(p.score.low == p.score.high for p in points):
-        what = f"{found.seeds} seed{'s' * (found.seeds > 1)}"
-    axes.set_title(what, fontsize=9, color=_GREY, loc="right")
+    axes.set_title(_what_bars_are(points), fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     low, high = axes.get_ylim()  # with the lines
     axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= min(high, 100)])
@@ -67,6 +63,17 @@ def tradeoff(found: Comparison) -> Figure:
         bars += [_pixels(axes, *axes.get_xlim(), y, y).grown(1) for y in lines]
         put_labels(axes, named, marks, bars, 9.5)
     return figure
+
+
+def _what_bars_are(points: list[Point]) -> str:
+    seeds = [sum(result.test is not None for result in p.row.results) for p in points]
+    most = f"{max(seeds, default=1)} seed{'s' * (max(seeds, default=1) > 1)}"
+    bounds = {p.score.bounds for p in points if p.score.low != p.score.high}
+    if not bounds:
+        return most
+    up_to = "up to " * (len(set(seeds)) > 1)
+    what = {"standard error": f"standard error over {up_to}{most}", "95 % bootstrap": "95 % bootstrap interval"}
+    return "bars: " + ", of one seed ".join(text for kind, text in what.items() if kind in bounds)
 
 
 def _placed(found: Comparison) -> tuple[list[Point], float | None, list[float]]:

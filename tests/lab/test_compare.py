@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,23 @@ def test_no_name_covers_another_or_a_point(encoder: Encoder) -> None:
     assert axes.get_xticklabels()[0].get_text() == "head only"
     dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert [line.get_ydata()[0] for line in dashed] == [pytest.approx(100 * found.row("full").results[0].test["value"])]
+
+
+def test_a_figure_says_what_its_bars_are(encoder: Encoder) -> None:
+    one = made({"lora-2": 0.9, "houlsby-8": 0.5}, encoder)
+
+    def title(*runs: int, low: float = 0.02) -> str:
+        rows = []
+        for row, count in zip(one.rows, runs, strict=True):
+            (result,) = row.results
+            tests = [{"value": 0.5 + 0.01 * i, "low": 0.5 - low, "high": 0.5 + low} for i in range(count)]
+            rows.append(replace(row, results=tuple(replace(result, seed=i, test=t) for i, t in enumerate(tests))))
+        return str(tradeoff(replace(one, rows=tuple(rows))).axes[0].get_title(loc="right"))
+
+    assert title(1, 1) == "bars: 95 % bootstrap interval" and title(1, 1, low=0.0) == "1 seed"
+    assert title(3, 3) == "bars: standard error over 3 seeds"
+    assert title(1, 3, low=0.0) == "bars: standard error over up to 3 seeds"  # no bar where there is one seed
+    assert title(1, 3) == "bars: standard error over up to 3 seeds, of one seed 95 % bootstrap interval"
 
 
 def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None:
