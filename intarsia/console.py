@@ -112,12 +112,15 @@ def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
             task = bar.add_task(name, total=None, info="reading")
 
             def watch(p: Progress) -> None:
-                bar.update(task, completed=p.step, total=p.steps, info=describe(p))
+                share = p.step / p.steps if p.reading is None else p.reading
+                bar.update(task, completed=share, total=1.0, info=describe(p))
 
             yield watch
 
 
 def describe(p: Progress) -> str:
+    if p.reading is not None:
+        return f"the base reads the texts · {seconds(p.seconds_left)} left of that"
     validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
     return (
         f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.3f}{validation} · {number(p.tokens_per_second)} tokens/s · "
@@ -126,12 +129,13 @@ def describe(p: Progress) -> str:
 
 
 def _lines(name: str) -> Watch:
-    tenth = -1
+    told = (False, -1)
 
     def watch(p: Progress) -> None:
-        nonlocal tenth
-        if 10 * p.step // p.steps != tenth:
-            tenth = 10 * p.step // p.steps
-            print(f"{name}: {100 * p.step // p.steps:3d}% · {describe(p)}", file=sys.stderr, flush=True)
+        nonlocal told
+        done = 100 * p.step // p.steps if p.reading is None else int(100 * p.reading)
+        if (p.reading is not None, done // 10) != told:
+            told = (p.reading is not None, done // 10)
+            print(f"{name}: {done:3d}% · {describe(p)}", file=sys.stderr, flush=True)
 
     return watch

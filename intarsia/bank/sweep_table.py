@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from intarsia.console import err, score, seconds
+from intarsia.console import describe, err, score, seconds
 from intarsia.methods import full_name, to_dict
 
 if TYPE_CHECKING:
@@ -53,14 +53,18 @@ class Board:
         self.began = self.told = time.monotonic()
         self.done_before = 0.0
         self.end: float | None = None  # when all will be done, as far as is known
+        self.reading = ""  # what the base reads before a job begins
+        self.read = ("", 0)  # by what task, in tenths
 
     def take(self, moment: Moment) -> None:
         if moment.progress is not None:
             p = moment.progress
             job = _job(to_dict(p.job.method), vars(p.job.settings))
-            if job not in self.running[p.job.name]:
-                self.done_before += p.resumed_at / p.steps
-            self.running[p.job.name][job] = p.step / p.steps
+            if p.reading is None:
+                if job not in self.running[p.job.name]:
+                    self.done_before += p.resumed_at / p.steps
+                self.running[p.job.name][job] = p.step / p.steps
+            self.reading = "" if p.reading is None else f"{p.job.name}: {100 * p.reading:.0f}% · {describe(p)}"
         if moment.point is not None:
             point = moment.point
             self.points[point.task].append(point)
@@ -69,6 +73,11 @@ class Board:
 
     def lines(self, moment: Moment) -> None:
         self.take(moment)
+        if (progress := moment.progress) is not None and progress.reading is not None:
+            read = progress.job.name, int(10 * progress.reading)
+            if read != self.read:
+                print(self.reading, file=sys.stderr, flush=True)
+            self.read = read
         if moment.point is not None:
             p = moment.point
             count = len(self.points[p.task])
@@ -98,7 +107,8 @@ class Board:
     def table(self) -> Table:
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, header_style="bold", caption=self.left(), caption_justify="left")
+        caption = self.reading or self.left()
+        table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
         for name, side in (("task", "left"), ("done", "right"), ("running", "right"), ("waiting", "right"),
                            ("best so far", "left"), ("validation", "right")):  # fmt: skip
             table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]

@@ -103,6 +103,9 @@ class Bench:
 
         def watch(p: Progress) -> None:
             nonlocal resumed
+            if p.reading is not None:
+                self._tell(moment, progress=p)
+                return
             if resumed is None:  # what an earlier process has done took none of this one's time
                 resumed = p.resumed_at / p.steps
                 self.all_work -= resumed * self.ahead[key]
@@ -194,6 +197,8 @@ class Bench:
 
 
 def _info(p: Progress) -> str:
+    if p.reading is not None:
+        return console.describe(p)
     validation = "" if p.validation is None else f" · {p.metric} {console.score(p.validation)}"
     return f"epoch {p.epoch}/{p.epochs}{validation}"
 

@@ -3,48 +3,74 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from intarsia import files
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.tasks.heads import Pooling, pool
+from intarsia.train.chunk_file import ChunkFile
+from intarsia.train.prefix import free_disk
 
 TOKENS_A_PASS = 4096
 
+Reading = Callable[[float, float], None]  # is told the share of the texts that is read, and the seconds left
 
-def pooled_states(encoder: Encoder, segments: Sequence[Segment], pooling: Pooling, cache: Path | None) -> Tensor:
-    """The pooled states of every layer for each segment, [segments, layers, d]; read from the folder `cache` where
-    they lie there already."""
-    path = None if cache is None else cache / f"states-{_key(encoder, segments, pooling)}.safetensors"
-    if path is not None and path.is_file():
-        try:
-            return load_file(path)["states"]
-        except (SafetensorError, KeyError):
-            pass  # a torn file: computed again
-    states = _compute(encoder, segments, pooling)
-    if path is not None:
-        files.replace(path, [save({"states": states})])
-    return states
+
+def pooled_states(
+    encoder: Encoder, segments: Sequence[Segment], pooling: Pooling, cache: Path | None, tell: Reading | None = None
+) -> Tensor:
+    """The pooled states of every layer for each segment, [segments, layers, d].
+
+    In the folder `cache`, if there is room, each pass is stored when it has ended: what lies there already is read, not
+    computed.
+    """
+    lengths = [len(segment.ids) for segment in segments]
+    passes = by_token_budget(lengths, TOKENS_A_PASS)
+    out = torch.empty(len(segments), encoder.shape.layers, encoder.shape.width)
+    file = None
+    if cache is not None and passes:
+        path = cache / f"states-{_key(encoder, segments, pooling)}.chunks"
+        if path.is_file() or out.nbytes < free_disk(cache) / 2:
+            file = ChunkFile(path, [out[0].nbytes * len(rows) for rows in passes])
+    missing = []
+    for i, rows in enumerate(passes):
+        if file is not None and file.has(i):
+            stored = torch.from_numpy(file.read(i, 0, int(file.sizes[i])))
+            out[rows] = stored.view(out.dtype).view(len(rows), *out.shape[1:])
+        else:
+            missing.append(i)
+    done, ahead = 0, sum(lengths[row] for i in missing for row in passes[i])
+    began = time.monotonic()
+    for i in missing:
+        rows = passes[i]
+        found = _compute(encoder, [segments[row] for row in rows], pooling)
+        out[rows] = found
+        if file is not None:
+            try:
+                file.write(i, found.contiguous().view(torch.uint8).numpy())
+            except OSError:  # the disk is full now: what others store there matters more
+                file.delete()
+                file = None
+        done += sum(lengths[row] for row in rows)
+        if tell is not None:
+            tell(done / ahead, (time.monotonic() - began) * (ahead - done) / done)
+    return out
 
 
 @torch.no_grad()
 def _compute(encoder: Encoder, segments: Sequence[Segment], pooling: Pooling) -> Tensor:
-    out = torch.empty(len(segments), encoder.shape.layers, encoder.shape.width)
-    for rows in by_token_budget([len(s.ids) for s in segments], TOKENS_A_PASS):
-        batch = pack([segments[r] for r in rows], encoder.device)
-        out[rows] = torch.stack([pool(h, batch, pooling).cpu() for h in encoder.layer_states(batch)], 1)
-    return out
+    batch = pack(segments, encoder.device)
+    return torch.stack([pool(h, batch, pooling).float().cpu() for h in encoder.layer_states(batch)], 1)
 
 
 def _key(encoder: Encoder, segments: Sequence[Segment], pooling: Pooling) -> str:
-    digest = hashlib.sha256(f"{encoder.fingerprint} {pooling} ".encode())
+    start = f"{encoder.fingerprint} {encoder.dtype} {encoder.device.type} {pooling} {TOKENS_A_PASS} "
+    digest = hashlib.sha256(start.encode())
     for segment in segments:
         digest.update(repr((list(segment.ids), list(segment.types or ()))).encode())
     return digest.hexdigest()[:16]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from intarsia.encoder.load import Encoder
+from intarsia.train.features import Reading
 from intarsia.train.job import Job
 from intarsia.train.prefix import PrefixCache, prefix_layer
 from intarsia.train.run import Run, runs_alone
@@ -103,14 +103,16 @@ class Floor:
         tokens = sum(run.tokens["train"].lengths.sum() / run.steps_an_epoch for run in seats)
         return bool(tokens * (len(seats) + 1) / len(seats) <= self._tokens_a_pass())
 
-    def run(self, job: Job, state_file: Path | None, seats: Mapping[Run, Any]) -> Run:
-        """Seat a job."""
-        cache = None if state_file is None else state_file.parent
+    def run(self, job: Job, seats: Mapping[Run, Any], tell: Reading | None = None) -> Run:
+        """Seat a job. `tell` is told how far the base has read its texts, where it learns from what that gives."""
         if not seats:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
         stack = None if recorded is None else recorded.stack
-        run = Run(job, self.encoder, cache=cache, tokenizer=self.tokenizer, stack=stack, prefix=self.prefix)
+        run = Run(
+            job, self.encoder, cache=self.prefix.folder, tokenizer=self.tokenizer, stack=stack, prefix=self.prefix,
+            tell=tell,
+        )  # fmt: skip
         runs = (*seats, run)
         self.prefix.expect([r.tokens for r in runs], {r.prefix_layer for r in runs})
         return run

@@ -39,6 +39,7 @@ class Progress:
     tokens_per_second: float
     seconds_left: float
     resumed_at: int
+    reading: float | None = None  # the share of the texts that the base has read: before the first step, of features
 
 
 Watch = Callable[[Progress], None]
@@ -99,7 +100,8 @@ def train_together(
     Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as seats become free, so
     it may be a queue that others fill or take from. With `score_test` each ended job's best checkpoint is scored on its
     test part as well, which decides nothing. `prefix` keeps what the lower layers give, for jobs that have no dropout
-    there (None: in memory alone); it is empty when all jobs have ended.
+    there (None: in memory alone); it is empty when all jobs have ended. In its folder lie the states that feature-based
+    jobs learn from, too, which stay.
     """
     queue = _Queue(jobs)
     prefix = prefix or PrefixCache(encoder)
@@ -111,7 +113,8 @@ def train_together(
         while True:
             vacant = len(seats) < seated
             while vacant and floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
-                seat = Seat(floor.run(job, state_file(job), seats), state_file(job), watch, floor.tell_every)
+                run = floor.run(job, seats, _Reading(job, watch, interrupts))
+                seat = Seat(run, state_file(job), watch, floor.tell_every)
                 seats[seat.run] = seat
             seated = len(seats)
             if not seats:
@@ -303,6 +306,22 @@ class _Interrupts:
     def obey(self) -> None:
         if self.wanted:
             raise KeyboardInterrupt
+
+
+class _Reading:
+    """Tells the watcher how far the base has read a job's texts, and obeys Ctrl-C in between: what is read is kept."""
+
+    def __init__(self, job: Job, watch: Watch | None, interrupts: _Interrupts) -> None:
+        self.job, self.watch, self.interrupts = job, watch, interrupts
+        self.told: float | None = None
+
+    def __call__(self, share: float, left: float) -> None:
+        self.interrupts.obey()
+        now = time.monotonic()
+        self.told = self.told or now  # what takes no time is not told
+        if self.watch is not None and now - self.told > 0.5:
+            self.told = now
+            self.watch(Progress(self.job, 0, 1, 0, self.job.settings.epochs, 0.0, "", None, 0.0, left, 0, share))
 
 
 class _Clock:

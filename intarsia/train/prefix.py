@@ -23,8 +23,8 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import by_token_budget, pack
 from intarsia.encoder.sites import Shape
 from intarsia.methods.method import lowest
+from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job
-from intarsia.train.prefix_file import PrefixFile
 from intarsia.train.tokens import Parts, Tokens
 
 CHUNK = {"cpu": 1024, "cuda": 16384}  # tokens
@@ -107,7 +107,7 @@ class PrefixCache:
         if where == "memory":
             self.memory_budget = budget = _budget(self.memory_budget, free_memory)
         else:
-            self.disk_budget = budget = _budget(self.disk_budget, lambda: _free_disk(self.folder))
+            self.disk_budget = budget = _budget(self.disk_budget, lambda: free_disk(self.folder))
         if size > budget:
             return False
         while sum(shelf.used(where) for shelf in self.shelves.values()) + size > budget:
@@ -163,7 +163,7 @@ class Shelf:
             self.chunk_of[rows], self.start_of[rows] = chunk, np.cumsum(lengths) - lengths
         self.memory: dict[int, Tensor] = {}
         self.held = 0  # bytes of it
-        self.file: PrefixFile | None = None
+        self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
             self.path = folder / f"prefix-{_key(encoder, layer, tokens)}.states"
@@ -207,7 +207,7 @@ class Shelf:
 
     def _open(self) -> None:
         assert self.path is not None
-        self.file = PrefixFile(self.path, [self.bytes(chunk) for chunk in range(len(self.chunks))])
+        self.file = ChunkFile(self.path, [self.bytes(chunk) for chunk in range(len(self.chunks))])
 
 
 def _key(encoder: Encoder, layer: int, tokens: Tokens) -> str:
@@ -237,7 +237,7 @@ def free_memory() -> int:
     return max(0, min(found, default=4 << 30))
 
 
-def _free_disk(folder: Path | None) -> int:
+def free_disk(folder: Path | None) -> int:
     while folder is not None and not folder.exists():
         folder = folder.parent
     return 0 if folder is None else shutil.disk_usage(folder).free

@@ -26,7 +26,7 @@ from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kinds import Answers
 from intarsia.tasks.metrics import check_choosing, default_metric
 from intarsia.train import checkpoint
-from intarsia.train.features import pooled_states
+from intarsia.train.features import Reading, pooled_states
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
 from intarsia.train.prefix import PrefixCache, prefix_layer
@@ -69,8 +69,10 @@ class Run:
         tokenizer: Tokenizer | None = None,
         stack: Stack | None = None,
         prefix: PrefixCache | None = None,
+        tell: Reading | None = None,
     ) -> None:
-        """`cache`: a folder for stored states. `stack`: take a slot there; else the run has one of its own."""
+        """`cache`: a folder for stored states; `tell` is told how far they are. `stack`: take a slot there; else the
+        run has one of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         self.method.check(shape)
@@ -90,7 +92,7 @@ class Run:
         check_choosing(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
-        self.cache = cache
+        self.cache, self.tell = cache, tell
         self.prefix, self.prefix_layer = prefix or PrefixCache(encoder), prefix_layer(job, shape)
         self.stored: dict[str, Tensor] = {}
         if self.method.cached:
@@ -151,7 +153,7 @@ class Run:
         """The plain base's pooled states of a part, computed once: for methods that learn from these alone."""
         if part not in self.stored:
             segments = self.tokens[part].segments
-            self.stored[part] = pooled_states(self.encoder, segments, self.job.pooling, self.cache)
+            self.stored[part] = pooled_states(self.encoder, segments, self.job.pooling, self.cache, self.tell)
         return self.stored[part]
 
     @cached_property

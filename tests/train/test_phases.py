@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from families import opinions, tiny_with_words
-from safetensors.torch import load_file, save_file
 
+from intarsia import console
+from intarsia.bank.sweep import Moment
+from intarsia.bank.sweep_table import Board
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.methods import (
@@ -33,8 +35,11 @@ from intarsia.methods import (
 )
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
+from intarsia.train import features, loop
+from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, Run, Trained, train
+from intarsia.train.loop import Progress, Run, Trained, train, train_together
+from intarsia.train.prefix import PrefixCache
 from intarsia.train.step import predict, step_together
 
 
@@ -131,7 +136,19 @@ def test_patience_is_counted_from_the_last_phase_on() -> None:
 
 
 def states_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("states-*.safetensors"))
+    return sorted(folder.glob("states-*.chunks"), key=lambda path: -path.stat().st_size)  # train is the largest
+
+
+def reading(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each pass that reads texts."""
+    plain, read = features._compute, list[int]()
+
+    def compute(*args: Any) -> torch.Tensor:
+        read.append(len(args[1]))
+        return plain(*args)
+
+    monkeypatch.setattr(features, "_compute", compute)
+    return read
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -153,8 +170,10 @@ def test_features_are_computed_once_and_read_after_that(tmp_path: Path) -> None:
     assert len(files) == 2  # train and dev
     Run(job(Features(mix=True)), encoder(), cache=tmp_path)  # other models on the same features
     assert states_in(tmp_path) == files
-    for file in files:
-        save_file({"states": load_file(file)["states"] + 1.0}, file)
+    for file, part in zip(files, ("train", "dev"), strict=True):
+        rows = first.stored[part].numel() * 4
+        chunks = ChunkFile(file, [rows])  # all of it is one pass
+        chunks.write(0, (torch.from_numpy(chunks.read(0, 0, rows)).view(torch.float32) + 1.0).numpy().view(np.uint8))
     second = Run(job(Features()), encoder(), cache=tmp_path)
     assert all(torch.equal(second.stored[part], first.stored[part] + 1.0) for part in first.stored)
 
@@ -166,7 +185,68 @@ def test_a_torn_features_file_is_computed_again(tmp_path: Path) -> None:
     files[1].write_bytes(b"")
     second = Run(job(Features()), encoder(), cache=tmp_path)
     assert all(torch.equal(second.stored[part], first.stored[part]) for part in first.stored)
-    assert states_in(tmp_path) == files and all(load_file(file)["states"].ndim == 3 for file in files)
+    assert states_in(tmp_path) == files
+
+
+def test_an_interrupted_reading_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(features, "TOKENS_A_PASS", 40)
+    read = reading(monkeypatch)
+    whole = Run(job(Features()), encoder()).stored
+    passes = len(read)
+    shares: list[float] = []
+
+    def stop(share: float, left: float) -> None:
+        shares.append(share)
+        if len(shares) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Run(job(Features()), encoder(), cache=tmp_path, tell=stop)
+    assert 0 < shares[0] < shares[1] < shares[2] < 1 and len(read) == passes + 3
+    again = Run(job(Features()), encoder(), cache=tmp_path, tell=lambda *told: shares.append(told[0]))
+    assert len(read) == 2 * passes and shares[-1] == 1.0  # what was read before was not read again
+    assert all(torch.equal(again.stored[part], whole[part]) for part in whole)
+
+
+def test_a_full_disk_only_costs_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    whole = Run(job(Features()), encoder()).stored
+    monkeypatch.setattr(ChunkFile, "write", full)
+    run = Run(job(Features()), encoder(), cache=tmp_path)
+    assert all(torch.equal(run.stored[part], whole[part]) for part in whole) and not states_in(tmp_path)
+    monkeypatch.setattr(features, "free_disk", lambda _: 1000)
+    Run(job(Features()), encoder(), cache=tmp_path)
+    assert not states_in(tmp_path)
+
+
+def test_a_queue_reads_a_text_once_for_all_its_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read = reading(monkeypatch)
+    jobs = [job(method, seed=seed) for seed in (0, 1) for method in (Features(), Features(mix=True))]
+    ended: list[Any] = []
+    prefix = PrefixCache(encoder(), tmp_path)
+    train_together(jobs, encoder(), prefix=prefix, done=lambda _, result: ended.append(result))
+    assert len(ended) == 4 and all(isinstance(result, Trained) for result in ended)
+    assert len(read) == 2  # train and dev
+
+
+def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(features, "TOKENS_A_PASS", 40)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
+    told: list[Progress] = []
+    train(job(Features()), encoder(), watch=told.append)
+    before = [p for p in told if p.reading is not None]
+    assert before == told[: len(before)] and len(before) > 3
+    assert before[0].reading is not None and 0 < before[0].reading < 1 and before[0].seconds_left > 0
+    text = console.describe(before[0])
+    assert "reads the texts" in text and "left" in text and "nan" not in text and "loss" not in text
+    board = Board({"opinion": 1})
+    board.take(Moment(progress=before[0]))
+    assert board.reading.startswith("opinion: ") and "left" in board.reading
+    board.take(Moment(progress=told[-1]))
+    assert board.reading == ""
 
 
 def test_features_of_another_base_pooling_or_length_are_not_mistaken(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from intarsia.methods.method import lowest
 from intarsia.tasks import TaskData, load_data
 from intarsia.train import prefix as prefix_module
 from intarsia.train import step
+from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.grid import Grid, read_grid
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Trained, train, train_together
 from intarsia.train.prefix import PrefixCache, free_memory
-from intarsia.train.prefix_file import PrefixFile
 from intarsia.train.run import Run
 from intarsia.train.step import logits_together
 from intarsia.train.tokens import Tokenizer
@@ -206,7 +206,7 @@ def test_a_disk_that_is_full_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(PrefixFile, "write", full)
+    monkeypatch.setattr(ChunkFile, "write", full)
     cache = PrefixCache(encoder, tmp_path, memory_budget=0, disk_budget=PLENTY)
     with pytest.warns(UserWarning, match="computed at each use"):
         found = train(job(), encoder, prefix=cache)

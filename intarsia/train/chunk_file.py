@@ -15,10 +15,10 @@ import numpy as np
 
 from intarsia import files
 
-NAME = b"intarsia prefix 1\n"
+NAME = b"intarsia chunks 1\n"
 
 
-class PrefixFile:
+class ChunkFile:
     def __init__(self, path: Path, sizes: Sequence[int]) -> None:
         """Open the file for chunks of these sizes; begin it anew where it is not there, or another."""
         self.path = path
