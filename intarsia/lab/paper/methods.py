@@ -67,14 +67,21 @@ def draw(results: Results) -> Drawn:
          *([str(Mean.of([*means[name].values()])) if name in means else "–"] if means else [])]
         for name in sorted(counts, key=lambda name: counts[name])
     ]  # fmt: skip
+    recipe = f"each method by its own recipe{_changed(asked)}"
     made.sheets.append(
         Sheet(
-            f"{encoder_name(results)}: each method by its own recipe, by trained parameters without the head",
+            f"{encoder_name(results)}: {recipe}, by trained parameters without the head",
             ["method", "parameters", "of base", *titles.values(), *(["mean"] if means else [])], rows,
         )
     )  # fmt: skip
     made.notes = about(results, everything, "the paper has no such figure; `intarsia paper glue` has its scores")
     return made
+
+
+def _changed(asked: Asked) -> str:
+    if asked.bias_correction is None:
+        return ""
+    return f", {'with' if asked.bias_correction else 'without'} bias correction"
 
 
 def _best(results: Results, everything: list[Planned], task: str) -> dict[str, Chosen]:
