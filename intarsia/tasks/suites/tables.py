@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from intarsia.console import table
 from intarsia.tasks.suites.folder import Part, Status
+from intarsia.tasks.suites.suite import PARTIAL
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,6 +37,9 @@ def suites_table(found: Sequence[Status], folder: Path) -> list[RenderableType]:
         table(COLUMNS, rows, left=3),
         f"\n{folder}: {counts}. Rows here, of the official number where that differs.",
     ]
+    odd = [one.task.full_name for one in found if one.state == "partial" and _all_rows(one)]
+    if odd:
+        made.append(f"{', '.join(odd)}: all rows, but in a folder of samples ({PARTIAL}), so not the official task.")
     if "missing" in states or "partial" in states:
         made.append("To fetch: intarsia data fetch SUITE/TASK --from hub, or --from FOLDER with the official files.")
     return made
@@ -55,6 +59,12 @@ def _together(one: Status) -> str:
         return f"{one.parts[0].rows:,}"
     rows = [part.rows for part in one.parts if part.rows is not None]
     return f"{format(sum(rows), ',') if rows else '–'}/{_official(one.parts[0].official)}"
+
+
+def _all_rows(one: Status) -> bool:
+    """Whether a sample has as many rows as the task itself."""
+    official = [part.official for part in one.parts if part.official is not None]
+    return bool(official) and sum(part.rows or 0 for part in one.parts) == sum(official)
 
 
 def _official(rows: int | None) -> str:

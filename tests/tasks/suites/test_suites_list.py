@@ -45,6 +45,15 @@ def test_states(tmp_path: Path) -> None:
     assert status(spam, tmp_path).state == "whole"
 
 
+def test_a_sample_of_all_rows_is_not_the_official_task(tmp_path: Path) -> None:
+    jsonl(tmp_path / "extra_partial/sms_spam/all.jsonl", 5574)
+    assert status(find("extra/sms_spam"), tmp_path).state == "partial"
+    said = " ".join(runner.invoke(app, ["data", "list", "extra", "--data", str(tmp_path)]).output.split())
+    assert "extra/sms_spam: all rows, but in a folder of samples (_partial), so not the official task." in said
+    jsonl(tmp_path / "extra_partial/sms_spam/all.jsonl", 9)
+    assert "all rows" not in runner.invoke(app, ["data", "list", "extra", "--data", str(tmp_path)]).output
+
+
 def test_several_samples_of_questions_are_one_sample(tmp_path: Path) -> None:
     folder = official.squad(tmp_path / "squad/v1.1", "dev")
     for name in ("official", "located"):
