@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -95,8 +96,10 @@ class Run:
         self.cache, self.tell = cache, tell
         self.prefix, self.prefix_layer = prefix or PrefixCache(encoder), prefix_layer(job, shape)
         self.stored: dict[str, Tensor] = {}
+        began = time.monotonic()
         if self.method.cached:
             self.states("train"), self.states("dev")
+        reading = time.monotonic() - began
         train = self.tokens["train"]
         self.targets = self.answers.row_targets(data.train, train.inputs).to(encoder.device)
         self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
@@ -104,7 +107,7 @@ class Run:
         self.phases = self.method.phases(shape)
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
         self.steps = self.steps_an_epoch * sum(self.epochs)
-        self.state = checkpoint.State()
+        self.state = checkpoint.State(seconds=reading)
         self.shared = stack
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
         self.enter(0, {}, self.head_starts)

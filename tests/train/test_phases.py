@@ -236,8 +236,9 @@ def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyP
     clock = iter(range(10**6))
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
     told: list[Progress] = []
-    train(job(Features()), encoder(), watch=told.append)
+    trained = train(job(Features()), encoder(), watch=told.append)
     before = [p for p in told if p.reading is not None]
+    assert trained.state.seconds > len(told)  # reading counts, too
     assert before == told[: len(before)] and len(before) > 3
     assert before[0].reading is not None and 0 < before[0].reading < 1 and before[0].seconds_left > 0
     text = console.describe(before[0])
