@@ -55,16 +55,16 @@ class FrozenLinear(nn.Module):
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = plain.weight, plain.bias
-        self._own = (plain.weight,)  # in a tuple: no second registration
+        self._own = (plain.weight, plain.bias)  # in a tuple: no second registration
         self.in_features, self.out_features = plain.in_features, plain.out_features
         self.projections: Projections | None = None  # that it is one of
         self._laid_out: dict[bool, tuple[tuple[int, int], Tensor]] = {}  # by direction, with what it was made from
 
     @property
     def stands_for_itself(self) -> bool:
-        """Whether no other weight or bias stands in for its own in this pass, being trained."""
+        """Whether no other weight or bias stands in for its own in this pass, and none is being trained."""
         trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
-        return self.weight is self._own[0] and not trained
+        return self.weight is self._own[0] and self.bias is self._own[1] and not trained
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
