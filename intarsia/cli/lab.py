@@ -14,10 +14,13 @@ from intarsia.cli.shared import (
     KindOption,
     LabelColumn,
     LimitOption,
+    MaxLengthOption,
     PairColumn,
     PoolingOption,
     TextColumn,
+    about,
     app,
+    resumable,
 )
 
 
@@ -84,9 +87,7 @@ def compare(
     batch_size: Annotated[
         int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
     ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
-    ] = None,
+    max_length: MaxLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
@@ -107,19 +108,14 @@ def compare(
     chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit)  # type: ignore[arg-type]
     if not json:
-        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
-        console.err.print(f"{task.asks}; {rows} ({task.source['split']}); {runs}", markup=False)
-    try:
-        with comparison_bar(quiet=json) as watch:
-            found = run(
-                task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
-                learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
-                metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        console.err.print("Interrupted. The same command goes on from the last stored step.")
-        raise typer.Exit(130) from None
+        console.err.print(f"{about(task)}; {runs}", markup=False)
+    with resumable(), comparison_bar(quiet=json) as watch:
+        found = run(
+            task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+            learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
+            metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
+        )  # fmt: skip
     from intarsia.lab.tables import comparison_table
     from intarsia.lab.written import FILES
 
@@ -156,8 +152,7 @@ def baseline(
 
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     if not json:
-        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        console.err.print(f"baseline: {task.asks}; {rows} ({task.source['split']})")
+        console.err.print(f"baseline: {about(task)}", markup=False)
     with search_status(quiet=json) as watch:
         found = search(task, minutes, seed, metric, watch, candidates=candidates)
     if json:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from intarsia.cli.data import FolderOption
-from intarsia.cli.shared import BiasCorrectionOption, DeviceOption, PoolingOption, PrecisionOption, app
+from intarsia.cli.shared import BiasCorrectionOption, DeviceOption, PoolingOption, PrecisionOption, app, resumable
 from intarsia.errors import IntarsiaError
 
 paper = typer.Typer(
@@ -143,11 +143,8 @@ def _command(name: str, help: str) -> None:
 
             base = Encoder.load(encoder, device=device, precision=precision)
             line = shlex.join(["intarsia", *sys.argv[1:]])
-            try:
+            with resumable():
                 made = run(name, asked, base, store, only=groups, data=data, together=together, command=line)
-            except KeyboardInterrupt:
-                console.err.print("Interrupted. The same command goes on from the last stored step.")
-                raise typer.Exit(130) from None
         console.print_parts(made.parts())
         made.save(store.figures)
         if made.pictures:

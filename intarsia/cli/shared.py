@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
+    from intarsia.tasks import TaskData
 
 app = typer.Typer(
     name="intarsia",
@@ -55,6 +58,9 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at 
 PoolingOption = Annotated[
     str, typer.Option("--pooling", help="What the head reads: mean, cls, pooler or trained-pooler.")
 ]
+MaxLengthOption = Annotated[
+    int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
+]
 PrefixDropoutOption = Annotated[
     bool | None,
     typer.Option(
@@ -77,6 +83,24 @@ PrecisionOption = Annotated[
     str | None,
     typer.Option("--precision", help="What the base computes in: bf16 or float32.", show_default="bf16 on GPUs"),
 ]
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """For work that goes on where it was when it is started again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from intarsia import console
+
+        console.err.print("Interrupted. The same command goes on from the last stored step.")
+        raise typer.Exit(130) from None
+
+
+def about(task: TaskData) -> str:
+    """What a task asks for, and its rows."""
+    rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
+    return f"{task.asks}; {rows} ({task.source['split']})"
 
 
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:

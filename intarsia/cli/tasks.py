@@ -16,14 +16,17 @@ from intarsia.cli.shared import (
     KindOption,
     LabelColumn,
     LimitOption,
+    MaxLengthOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
     PrefixDropoutOption,
     TaskArgument,
     TextColumn,
+    about,
     app,
     open_bank,
+    resumable,
 )
 from intarsia.errors import IntarsiaError
 
@@ -31,6 +34,45 @@ if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
     from intarsia.bank.entry import Entry
     from intarsia.tasks import TaskData
+
+
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--method", "-m", show_default="houlsby-64",
+        help="The method and its size; [cyan]intarsia methods[/] lists them.",
+    ),
+]  # fmt: skip
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.", show_default="the method's"),
+]
+EpochsOption = Annotated[
+    int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
+]
+BatchOption = Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")]
+PatienceOption = Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
+        "likelihood.",
+        show_default="by kind",
+    ),
+]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")]
+SweepOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sweep/--no-sweep",
+        show_default="where it costs little more than one run: on GPUs",
+        help="Try the small grid (three sizes, three learning rates) and keep the best by validation.",
+    ),
+]
 
 
 @app.command(rich_help_panel="Tasks")
@@ -52,54 +94,22 @@ def learn(
     label: LabelColumn = None,
     kind: KindOption = None,
     limit: LimitOption = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            show_default="houlsby-64",
-            help="The method and its size; [cyan]intarsia methods[/] lists them.",
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
-    ] = None,
+    method: MethodOption = None,
+    option: SetOption = None,
     pooling: PoolingOption = "mean",
-    learning_rate: Annotated[
-        float | None,
-        typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.", show_default="the method's"),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
-    ] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
-            "likelihood.",
-            show_default="by kind",
-        ),
-    ] = None,
+    learning_rate: RateOption = None,
+    epochs: EpochsOption = None,
+    batch_size: BatchOption = None,
+    max_length: MaxLengthOption = None,
+    patience: PatienceOption = None,
+    metric: MetricOption = None,
     prefix_dropout: PrefixDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
     seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")] = False,
-    try_grid: Annotated[
-        bool | None,
-        typer.Option(
-            "--sweep/--no-sweep",
-            show_default="where it costs little more than one run: on GPUs",
-            help="Try the small grid (three sizes, three learning rates) and keep the best by validation.",
-        ),
-    ] = None,
+    fresh: FreshOption = False,
+    try_grid: SweepOption = None,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -123,38 +133,24 @@ def learn(
     from intarsia.tasks.answering import default_length
     from intarsia.train.job import Settings
 
-    settings = Settings.for_method(
-        chosen,
-        learning_rate=learning_rate,
-        epochs=epochs,
-        batch_size=batch_size,
-        max_length=max_length or default_length(task.kind),
-        patience=patience,
-        prefix_dropout=prefix_dropout,
-        bias_correction=bias_correction,
-        metric=metric,
-        seed=seed,
-    )
-    opened = open_bank(bank, encoder, device, precision)
-    if not json:
-        rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-        console.err.print(f"{name}: {task.asks}; {rows} ({task.source['split']})")
-    common = {
+    common: dict[str, Any] = {
         "max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout,
         "bias_correction": bias_correction, "seed": seed,
     }  # fmt: skip
+    own = {"learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience}
+    settings = Settings.for_method(chosen, **common | own | {"max_length": max_length or default_length(task.kind)})
+    opened = open_bank(bank, encoder, device, precision)
+    if not json:
+        console.err.print(f"{name}: {about(task)}", markup=False)
     if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
         console.err.print("Nine settings are tried at once, at little more than one run's cost (--no-sweep: one run).")
         try_grid = True
-    try:
+    with resumable():
         if try_grid:
             entry = _by_grid(opened, name, task, json, pooling=pooling, **common)
         else:
             with console.training_bar(name, quiet=json) as watch:
                 entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
-    except KeyboardInterrupt:
-        console.err.print("Interrupted. The same command goes on from the last stored step.")
-        raise typer.Exit(130) from None
     from intarsia.tables import entry_dict, learned
 
     console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
@@ -186,9 +182,7 @@ def sweep(
     kind: KindOption = None,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
-    max_length: Annotated[
-        int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
-    ] = None,
+    max_length: MaxLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
     prefix_dropout: PrefixDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -226,23 +220,19 @@ def sweep(
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
-    with sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
-        try:
-            found = opened.sweep(
-                tasks,
-                chosen,
-                pooling=pooling,  # type: ignore[arg-type]
-                together=together,
-                score_all=score_all,
-                watch=watch,
-                max_length=max_length,
-                metric=metric,
-                prefix_dropout=prefix_dropout,
-                bias_correction=bias_correction,
-            )
-        except KeyboardInterrupt:
-            console.err.print("Interrupted. The same command goes on from the last stored step.")
-            raise typer.Exit(130) from None
+    with resumable(), sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
+        found = opened.sweep(
+            tasks,
+            chosen,
+            pooling=pooling,  # type: ignore[arg-type]
+            together=together,
+            score_all=score_all,
+            watch=watch,
+            max_length=max_length,
+            metric=metric,
+            prefix_dropout=prefix_dropout,
+            bias_correction=bias_correction,
+        )
     from intarsia.tables import entry_dict, learned
 
     if json:
