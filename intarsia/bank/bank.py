@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
-from intarsia.bank.work import working_folder
+from intarsia.bank.work import unfinished, working_folder
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Example, Kind, Question
@@ -379,13 +378,7 @@ class Bank:
 
     def unfinished(self) -> list[Unfinished]:
         """Runs whose state is stored: interrupted ones that can go on, and those under way."""
-        found = []
-        for folder in sorted((self.store.folder / "work").glob("*-*/")):
-            with suppress(FileNotFoundError):  # the run has just ended
-                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                if size:
-                    found.append(Unfinished(folder.name.rpartition("-")[0], folder, size))
-        return found
+        return unfinished(self.store.folder / "work")
 
 
 def _description(encoder: Encoder) -> dict[str, Any]:

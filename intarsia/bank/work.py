@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from intarsia.bank.entry import Unfinished
 from intarsia.errors import BankError
 
 
@@ -30,3 +31,16 @@ def working_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()  # nothing was begun
         if not folder.exists():
             Path(f"{folder}.lock").unlink(missing_ok=True)
+
+
+def unfinished(work: Path) -> list[Unfinished]:
+    """The runs whose state lies in a folder of working folders."""
+    found = []
+    for folder in sorted(work.glob("*-*/")):
+        with suppress(FileNotFoundError):  # the run has just ended
+            files = [file.stat() for file in folder.rglob("*") if file.is_file()]
+            if any(file.st_size for file in files):
+                # Bytes on the disk: a file of stored states begins as one large hole.
+                size = sum(min(file.st_size, 512 * getattr(file, "st_blocks", file.st_size)) for file in files)
+                found.append(Unfinished(folder.name.rpartition("-")[0], folder, size))
+    return found

@@ -122,6 +122,9 @@ def test_work_is_tidied_up_and_an_interrupted_run_is_resumed(encoder: Encoder, t
     (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
     (run,) = bank.unfinished()
     assert (run.name, run.path, run.bytes) == ("opinion", state.parent, state.stat().st_size)
+    with (state.parent / "states-1.chunks").open("wb") as file:
+        file.truncate(1 << 30)  # a hole
+    assert bank.unfinished()[0].bytes < 1 << 29
     assert not bank.tasks() and not bank.verify()  # nothing is damaged
     seen: list[int] = []
     bank.learn("opinion", opinions(), method=Bottleneck(4), settings=QUICK, watch=lambda p: seen.append(p.resumed_at))
