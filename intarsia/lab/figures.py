@@ -67,7 +67,8 @@ def tradeoff(found: Comparison) -> Figure:
 
 def _what_bars_are(points: list[Point]) -> str:
     seeds = [sum(result.test is not None for result in p.row.results) for p in points]
-    most = f"{max(seeds, default=1)} seed{'s' * (max(seeds, default=1) > 1)}"
+    count = max(seeds, default=1)
+    most = f"{count} seed{'s' * (count > 1)}"
     bounds = {p.score.bounds for p in points if p.score.low != p.score.high}
     if not bounds:
         return most

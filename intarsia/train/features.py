@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.tasks.heads import Pooling, pool
 from intarsia.train.chunk_file import ChunkFile
-from intarsia.train.prefix import free_disk
+from intarsia.train.prefix import free_disk, states_key
+from intarsia.train.tokens import Tokens
 
 TOKENS_A_PASS = 4096
 
@@ -22,19 +22,18 @@ Reading = Callable[[float, float], None]  # is told the share of the texts that 
 
 
 def pooled_states(
-    encoder: Encoder, segments: Sequence[Segment], pooling: Pooling, cache: Path | None, tell: Reading | None = None
+    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, tell: Reading | None = None
 ) -> Tensor:
-    """The pooled states of every layer for each segment, [segments, layers, d].
+    """The pooled states of every layer for each text, [texts, layers, d].
 
     In the folder `cache`, if there is room, each pass is stored when it has ended: what lies there already is read, not
     computed.
     """
-    lengths = [len(segment.ids) for segment in segments]
-    passes = by_token_budget(lengths, TOKENS_A_PASS)
-    out = torch.empty(len(segments), encoder.shape.layers, encoder.shape.width)
+    passes = by_token_budget(tokens.lengths.tolist(), TOKENS_A_PASS)
+    out = torch.empty(len(tokens.lengths), encoder.shape.layers, encoder.shape.width)
     file = None
     if cache is not None and passes:
-        path = cache / f"states-{_key(encoder, segments, pooling)}.chunks"
+        path = cache / f"states-{states_key(encoder, f'{pooling} {TOKENS_A_PASS}', tokens)}.chunks"
         if path.is_file() or out.nbytes < free_disk(cache) / 2:
             file = ChunkFile(path, [out[0].nbytes * len(rows) for rows in passes])
     missing = []
@@ -44,11 +43,11 @@ def pooled_states(
             out[rows] = stored.view(out.dtype).view(len(rows), *out.shape[1:])
         else:
             missing.append(i)
-    done, ahead = 0, sum(lengths[row] for i in missing for row in passes[i])
+    done, ahead = 0, sum(int(tokens.lengths[passes[i]].sum()) for i in missing)
     began = time.monotonic()
     for i in missing:
         rows = passes[i]
-        found = _compute(encoder, [segments[row] for row in rows], pooling)
+        found = _compute(encoder, [tokens.segments[row] for row in rows], pooling)
         out[rows] = found
         if file is not None:
             try:
@@ -56,7 +55,7 @@ def pooled_states(
             except OSError:  # the disk is full now: what others store there matters more
                 file.delete()
                 file = None
-        done += sum(lengths[row] for row in rows)
+        done += int(tokens.lengths[rows].sum())
         if tell is not None:
             tell(done / ahead, (time.monotonic() - began) * (ahead - done) / done)
     return out
@@ -66,11 +65,3 @@ def pooled_states(
 def _compute(encoder: Encoder, segments: Sequence[Segment], pooling: Pooling) -> Tensor:
     batch = pack(segments, encoder.device)
     return torch.stack([pool(h, batch, pooling).float().cpu() for h in encoder.layer_states(batch)], 1)
-
-
-def _key(encoder: Encoder, segments: Sequence[Segment], pooling: Pooling) -> str:
-    start = f"{encoder.fingerprint} {encoder.dtype} {encoder.device.type} {pooling} {TOKENS_A_PASS} "
-    digest = hashlib.sha256(start.encode())
-    for segment in segments:
-        digest.update(repr((list(segment.ids), list(segment.types or ()))).encode())
-    return digest.hexdigest()[:16]

@@ -321,7 +321,22 @@ class _Reading:
         self.told = self.told or now  # what takes no time is not told
         if self.watch is not None and now - self.told > 0.5:
             self.told = now
-            self.watch(Progress(self.job, 0, 1, 0, self.job.settings.epochs, 0.0, "", None, 0.0, left, 0, share))
+            self.watch(
+                Progress(
+                    self.job,
+                    step=0,
+                    steps=1,
+                    epoch=0,
+                    epochs=self.job.settings.epochs,
+                    loss=0.0,
+                    metric="",
+                    validation=None,
+                    tokens_per_second=0.0,
+                    seconds_left=left,
+                    resumed_at=0,
+                    reading=share,
+                )
+            )
 
 
 class _Clock:

@@ -166,7 +166,7 @@ class Shelf:
         self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
-            self.path = folder / f"prefix-{_key(encoder, layer, tokens)}.states"
+            self.path = folder / f"prefix-{states_key(encoder, str(layer), tokens)}.states"
             if self.path.is_file():  # of a run that was killed
                 self._open()
 
@@ -210,9 +210,9 @@ class Shelf:
         self.file = ChunkFile(self.path, [self.bytes(chunk) for chunk in range(len(self.chunks))])
 
 
-def _key(encoder: Encoder, layer: int, tokens: Tokens) -> str:
-    """Of the states: the base, how it computes, the layer and the tokens."""
-    start = f"{encoder.fingerprint} {encoder.dtype} {encoder.device.type} {layer} {tokens.types is None} "
+def states_key(encoder: Encoder, which: str, tokens: Tokens) -> str:
+    """Of stored states: the base, how it computes, which of its states and of what tokens."""
+    start = f"{encoder.fingerprint} {encoder.dtype} {encoder.device.type} {which} {tokens.types is None} "
     digest = hashlib.sha256(start.encode())
     for part in (tokens.lengths, tokens.ids, *(() if tokens.types is None else (tokens.types,))):
         digest.update(np.ascontiguousarray(part).data)

@@ -155,8 +155,7 @@ class Run:
     def states(self, part: str) -> Tensor:
         """The plain base's pooled states of a part, computed once: for methods that learn from these alone."""
         if part not in self.stored:
-            segments = self.tokens[part].segments
-            self.stored[part] = pooled_states(self.encoder, segments, self.job.pooling, self.cache, self.tell)
+            self.stored[part] = pooled_states(self.encoder, self.tokens[part], self.job.pooling, self.cache, self.tell)
         return self.stored[part]
 
     @cached_property

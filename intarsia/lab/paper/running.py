@@ -110,7 +110,6 @@ class Running:
             left = [one for one in self.planned if self._known(one) is None]
             self._tell_stored()
             self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
-            shared = next(iter(work.values()))
             train_together(
                 self._jobs(sorted(left, key=self._place)),
                 self.encoder,
@@ -119,10 +118,8 @@ class Running:
                 done=self._done,
                 state_file=self._state_file,
                 watch=lambda progress: self.watch(Moment(progress=progress)),
-                prefix=PrefixCache(self.encoder, shared),
+                prefix=PrefixCache(self.encoder, next(iter(work.values()))),
             )
-            for path in shared.glob("states-*"):  # which all feature-based runs have learned from
-                path.unlink()
 
     def _distinct(self, planned: Iterator[Planned]) -> list[Planned]:
         """Groups may share runs: each once, with all that is to be measured of it."""
