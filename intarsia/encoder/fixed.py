@@ -86,6 +86,12 @@ class FixedNoise(Noise):
 
         return dropout.dropout(x, p, self.site(), self.layout)
 
+    def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
+        """For a job that is alone in its pass."""
+        from intarsia.kernels import uniform
+
+        return uniform.uniform(shape, self.site(), self.layout)
+
 
 @dataclass(frozen=True)
 class FixedBatch:

@@ -20,13 +20,25 @@ def mixed(x):
 
 
 @triton.jit
-def kept(seed, site, index, limit):
-    """True with probability 1 - limit / 2^32. The start is mixed well, once; an element's own part is few operations,
-    since kernels decide on every element, some of them twice."""
+def bits(seed, site, index):
+    """32 of them. The start is mixed well, once; an element's own part is few operations, since kernels decide on every
+    element, some of them twice."""
     start = mixed(mixed(seed.to(tl.uint32)) + site)
     x = (index.to(tl.uint32) ^ start) * 0x9E3779B1
     x ^= x >> 15
-    return x * 0x85EBCA6B >= limit
+    return x * 0x85EBCA6B
+
+
+@triton.jit
+def fraction(x):
+    """Between 0 and 1, of 23 of the bits: in the middle of its step, which a float32 holds exactly."""
+    return ((x >> 9).to(tl.int32).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+
+
+@triton.jit
+def kept(seed, site, index, limit):
+    """True with probability 1 - limit / 2^32."""
+    return bits(seed, site, index) >= limit
 
 
 def limit_of(p: float) -> int:

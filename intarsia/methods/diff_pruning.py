@@ -80,11 +80,10 @@ class DiffPruning(Method):
         from intarsia.methods.gates import gated, opened
 
         difference, alpha = tensors[f"diff.{name}"], tensors[f"gate.{name}"]
-        uniform = None if noise is None else noise.uniform(alpha.shape)
         if self.structured:
             group = tensors[f"group.{name}"]
             difference = difference * opened(group, None if noise is None else noise.uniform(group.shape))
-        return gated(theta, difference, alpha, uniform)
+        return gated(theta, difference, alpha, noise)
 
     def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
         if phase != "gates":

@@ -25,7 +25,6 @@ class Full(Method):
     paper: ClassVar[str] = "Devlin et al. 2019"
     trains: ClassVar[str] = "the whole base"
     changes_base: ClassVar[bool] = True
-    whole: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-5, "epochs": 5}
 

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intarsia.encoder.fixed import FixedNoise
+from intarsia.encoder.noise import Noise
+
 LEFT, RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
 EDGE = 1e-4
 
@@ -16,9 +19,13 @@ def opened(alpha: Tensor, uniform: Tensor | None) -> Tensor:
     return _stretched(_concrete(alpha, uniform)).clamp_(0.0, 1.0)
 
 
-def gated(theta: Tensor | float, difference: Tensor, alpha: Tensor, uniform: Tensor | None) -> Tensor:
-    """theta + difference * gates; a gradient reaches the difference and alpha. `uniform` is used up."""
-    return _Gated.apply(theta, difference, alpha, uniform)
+def gated(theta: Tensor | float, difference: Tensor, alpha: Tensor, noise: Noise | None) -> Tensor:
+    """theta + difference * gates; a gradient reaches the difference and alpha."""
+    if isinstance(noise, FixedNoise) and isinstance(theta, Tensor):
+        from intarsia.kernels import gates
+
+        return gates.gated(theta, difference, alpha, noise.site(), noise.layout, EDGE, LEFT, RIGHT)
+    return _Gated.apply(theta, difference, alpha, None if noise is None else noise.uniform(alpha.shape))
 
 
 def _concrete(alpha: Tensor, uniform: Tensor | None) -> Tensor:

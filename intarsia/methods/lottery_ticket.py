@@ -58,7 +58,8 @@ class LotteryTicket(Method):
     def phases(self, shape: Shape) -> tuple[Phase, ...]:
         found = []
         for i in range(1, self.rounds + 1):
-            found.append(Phase(f"dense-{i}", whole_specs(self.trained(shape), decay=False)))
+            whole = whole_specs(self.trained(shape), decay=False)
+            found.append(Phase(f"dense-{i}", whole, exact=self.l1 > 0))
             entries = self.count(shape) * i // self.rounds
             found.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}, rate=self.sparse_rate))
         return tuple(found)

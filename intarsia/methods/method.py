@@ -48,6 +48,7 @@ class Phase:
     specs: Mapping[str, Spec]
     epochs: float = 1.0  # times the epochs asked for
     rate: float = 1.0  # times the learning rate asked for
+    exact: bool = False  # its penalty's gradient is small: whole weights must not be rounded to the base's precision
 
 
 class Method:
@@ -60,7 +61,6 @@ class Method:
     start_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
     recipe: ClassVar[Mapping[str, Any]] = {}  # the paper's training settings, where they differ from the defaults
     changes_base: ClassVar[bool] = False  # runs alone in a pass, with weights of its own in place of the base's
-    whole: ClassVar[bool] = False  # … and these weights are its tensors, as they are
     mergeable: ClassVar[bool] = False  # whether `merge` can give a plain model
     cached: ClassVar[bool] = False  # trains on stored states of the plain base
 

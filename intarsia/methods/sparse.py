@@ -7,7 +7,8 @@ the base bit for bit, because the base was never written to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from intarsia.encoder.sites import WeightShape
@@ -25,8 +26,25 @@ def spans(weights: Sequence[WeightShape]) -> Iterator[tuple[WeightShape, int]]:
         at += weight.size
 
 
-def split(weights: Sequence[WeightShape], index: Tensor) -> Iterator[tuple[WeightShape, slice, Tensor]]:
-    """Each parameter that has entries: which of the entries (a slice of them), and their places in the parameter."""
+def split(weights: Sequence[WeightShape], index: Tensor) -> list[tuple[WeightShape, slice, Tensor]]:
+    """Each parameter that has entries: which of the entries (a slice of them), and their places in the parameter.
+
+    Of one index it is found once: it waits for the device, which a pass that is recorded must not.
+    """
+    known = _splits()
+    if index not in known:
+        known[index] = list(_split(weights, index))
+    return known[index]
+
+
+@cache
+def _splits() -> MutableMapping[Tensor, list[tuple[WeightShape, slice, Tensor]]]:
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    return WeakIdKeyDictionary()  # as long as an index lives
+
+
+def _split(weights: Sequence[WeightShape], index: Tensor) -> Iterator[tuple[WeightShape, slice, Tensor]]:
     import torch
 
     starts = [at for _, at in spans(weights)]
@@ -40,9 +58,11 @@ def split(weights: Sequence[WeightShape], index: Tensor) -> Iterator[tuple[Weigh
 def added(weights: Sequence[WeightShape], index: Tensor, values: Tensor, base: Tensors) -> dict[str, Tensor]:
     """theta0 + delta, for the parameters that delta touches; a gradient reaches `values` alone."""
     found = {}
-    for weight, part, places in split(weights, index):
+    parts = split(weights, index)
+    pieces = values.split([part.stop - part.start for _, part, _ in parts])  # whose way back is one copy
+    for (weight, _, places), piece in zip(parts, pieces, strict=True):
         flat = base[weight.name].detach().reshape(-1)
-        found[weight.name] = flat.index_add(0, places, values[part].to(flat.dtype)).view(weight.shape)
+        found[weight.name] = flat.index_add(0, places, piece.to(flat.dtype)).view(weight.shape)
     return found
 
 

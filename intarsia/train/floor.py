@@ -108,7 +108,7 @@ class Floor:
         if not seats:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
-        stack = None if recorded is None else recorded.stack
+        stack = None if recorded is None else recorded.stack_for
         run = Run(
             job, self.encoder, cache=self.prefix.folder, tokenizer=self.tokenizer, stack=stack, prefix=self.prefix,
             tell=tell,
@@ -126,6 +126,8 @@ class Floor:
         from intarsia.train.recorded import Recorded
 
         self.stepper = Eager()
+        if recorded is not None:
+            recorded.passes.clear()
         del recorded
         gc.collect()  # the old stack's passes know it: only so is its memory free, of which the new one takes its share
         torch.cuda.empty_cache()

@@ -157,6 +157,7 @@ def _end_epochs(seats: dict[Run, Seat], floor: Floor, done: Done, *, score_test:
 def _leave(run: Run, seats: dict[Run, Seat]) -> None:
     del seats[run]
     run.leave()
+    run.stack_for = None  # nor does it keep the passes, if it is the last of its shape
 
 
 def _finite(said: Rows) -> bool:

@@ -1,6 +1,7 @@
 """Steps of many runs of one shape as passes of fixed shape, recorded once (a CUDA graph) and replayed.
 
-Full and top-layer fine-tuning have weights of their own in place of the base's: a stack of one slot.
+A method that has weights of its own in place of the base's (full and sparse fine-tuning) has a stack of one slot, and
+another one in each of its phases.
 
 All runs of a stack that have a batch take their step in one pass: its tokens and tables are copied to fixed addresses,
 the recorded kernels run (the frozen base in its own precision, each slot's tensors by grouped products, the losses, the
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -27,6 +28,7 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import OUTSIDE, PREFIX
 from intarsia.kernels import LONGEST, available
 from intarsia.methods import Bottleneck, Method, Spec, to_dict
+from intarsia.methods.method import Phase
 from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head
 from intarsia.train.floor import Rows
@@ -50,7 +52,7 @@ EVALUATION = 16384  # tokens of a pass that only answers
 def can_record(job: Job, encoder: Encoder) -> bool:
     """Whether passes of this job can be recorded; the others are taken one by one, with the same results."""
     method, shape = job.method, encoder.shape
-    if method.changes_base and not (method.whole and job.pooling != "pooler"):
+    if method.changes_base and job.pooling == "pooler":  # the base's own, which is trained too
         return False
     return (
         available()
@@ -103,30 +105,48 @@ class Recorded:
         self.method, self.pooling, self.settings = padded(job.method), job.pooling, job.settings
         shape = encoder.shape
         self.reads_tokens = job.data.kind in TOKEN_KINDS
-        head = Head(_outputs(job), "none" if self.reads_tokens else job.pooling)
-        specs = {f"method.{k}": v for k, v in self.method.tensors(shape).items()} | head_specs(job, head, shape)
-        size = sum(spec.size for spec in specs.values())
-        if not self.method.changes_base and (lacking := -size % ROW):
-            specs["padding"] = Spec((lacking,), "zeros", trained=False)
-        slots = 1 if self.method.changes_base else _slots(seats, size, encoder)
-        self.stack = Stack(specs, slots, job.settings.adam, encoder, low=True)
+        self.kind, self.seats = job.data.kind, seats
         self.each, self.outputs = job.settings.batch_size, _outputs(job)
-        if self.reads_tokens:
-            kind, longest = job.data.kind, job.settings.max_length
-            self.heads: HeadLosses = TokenLosses(kind, self.stack, encoder, self.each, self.outputs, longest)
-        else:
-            self.heads = HeadLosses(self.stack, encoder, job.pooling, self.each, self.outputs)
-        self.low = self.stack.slots.views(self.stack.low)
-        self.leaves = self.stack.leaves
-        if self.method.changes_base:  # nothing but its own weights is computed with
-            own = {k: v.detach().requires_grad_() for k, v in self.low.items() if k.startswith("method.")}
-            self.leaves = self.leaves | own
+        self.head_specs = head_specs(job, Head(self.outputs, "none" if self.reads_tokens else job.pooling), shape)
+        first = self.method.phases(shape)[0]
+        self.phase, self.kept = first.name, dict[str, Tensor]()
+        self._build(first)
         self.places = self.method.places(shape)
         self.passes = Passes()
         self.longest, self.align = ALIGN, 0
         self.tokens = tokens_a_pass(encoder)  # once: what it takes itself must not count against it
         self.most = 2 * self.tokens
         self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
+
+    def _build(self, phase: Phase) -> None:
+        """A stack for a phase's tensors and for heads."""
+        encoder, alone = self.encoder, self.method.changes_base
+        specs = {f"method.{k}": v for k, v in phase.specs.items()} | self.head_specs
+        size = sum(spec.size for spec in specs.values())
+        if not alone and (lacking := -size % ROW):
+            specs["padding"] = Spec((lacking,), "zeros", trained=False)
+        # Where a phase's tensors are the weights as they are, nothing but their values in the base's precision is used.
+        whole = alone and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
+        slots = 1 if alone else _slots(self.seats, size, encoder)
+        self.stack = Stack(specs, slots, self.settings.adam, encoder, low=whole or not alone)
+        if self.reads_tokens:
+            longest = self.settings.max_length
+            self.heads: HeadLosses = TokenLosses(self.kind, self.stack, encoder, self.each, self.outputs, longest)
+        else:
+            self.heads = HeadLosses(self.stack, encoder, self.pooling, self.each, self.outputs)
+        self.low = self.stack.slots.views(self.stack.low)
+        self.leaves = self.stack.leaves
+        if whole:
+            own = {k: v.detach().requires_grad_() for k, v in self.low.items() if k.startswith("method.")}
+            self.leaves = self.leaves | own
+
+    def stack_for(self, run: Run) -> Stack:
+        """What a run takes a slot of, in the phase that it enters: one that is alone here gets a new stack for it."""
+        if run.phase.name != self.phase or run.kept or self.kept:
+            self.passes.clear()  # they compute with what the last phase kept
+            self.phase, self.kept = run.phase.name, run.kept
+            self._build(run.phase)
+        return self.stack
 
     def accepts(self, job: Job) -> bool:
         return shape_key(job) == self.key and can_record(job, self.encoder)
@@ -224,8 +244,9 @@ class Recorded:
         tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
         training, encoder = noise is not None, self.encoder
         if self.method.changes_base:
-            own = {name: tensor[0] for name, tensor in tensors.items()}
-            weights = self.method.weights("train", encoder.shape, own, {}, encoder.weights)
+            own = {name: tensor.squeeze(0) for name, tensor in tensors.items()}  # without a copy of its gradient
+            weights = self.method.weights(self.phase, encoder.shape, own, self.kept, encoder.weights, noise)
+            weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
             return encoder.forward(batch, training=training, noise=noise, weights=weights)
         group = Group(self.method, self.places, tensors, 0, (), ())
         return encoder.forward(batch, [group], training=training, noise=noise)
@@ -238,7 +259,8 @@ class Recorded:
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
             losses = self.heads.losses(states, tables, noise, leaves)
-            gradient = stack.slots.gradient(losses.sum(), leaves)
+            penalty = self._penalty(leaves)
+            gradient = stack.slots.gradient(losses.sum() if penalty is None else losses.sum() + penalty, leaves)
         s = stack.adam.settings
         norms = torch.linalg.vector_norm(gradient, dim=1)
         adam.step(
@@ -247,6 +269,13 @@ class Recorded:
             self.heads["corrections"], norms, tables["active"],
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip
+
+    def _penalty(self, leaves: Mapping[str, Tensor]) -> Tensor | None:
+        """What the method adds to the loss."""
+        if not self.method.changes_base:
+            return None
+        own = {k.removeprefix("method."): v.squeeze(0) for k, v in leaves.items() if k.startswith("method.")}
+        return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights)
 
     @torch.no_grad()
     def _answer(self, tables: Tables) -> Tensor:

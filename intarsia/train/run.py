@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -68,12 +68,12 @@ class Run:
         *,
         cache: Path | None = None,
         tokenizer: Tokenizer | None = None,
-        stack: Stack | None = None,
+        stack: Callable[[Run], Stack] | None = None,
         prefix: PrefixCache | None = None,
         tell: Reading | None = None,
     ) -> None:
-        """`cache`: a folder for stored states; `tell` is told how far they are. `stack`: take a slot there; else the
-        run has one of its own."""
+        """`cache`: a folder for stored states; `tell` is told how far they are. `stack`: gives
+        the stack to take a slot of, in each phase; without it the run has one of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         self.method.check(shape)
@@ -108,7 +108,7 @@ class Run:
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
         self.steps = self.steps_an_epoch * sum(self.epochs)
         self.state = checkpoint.State(seconds=reading)
-        self.shared = stack
+        self.stack_for = stack
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
         self.enter(0, {}, self.head_starts)
 
@@ -116,7 +116,10 @@ class Run:
         """Begin a phase: fresh tensors (or `starts`), a fresh optimizer."""
         self.state.phase, self.phase, self.kept = phase, self.phases[phase], kept
         self.specs = {f"method.{k}": v for k, v in self.phase.specs.items()} | self.head_specs
-        self.stack = self.shared or Stack(self.specs, 1, self.job.settings.adam, self.encoder)
+        if self.stack_for is None:
+            self.stack = Stack(self.specs, 1, self.job.settings.adam, self.encoder)
+        else:
+            self.stack = self.stack_for(self)
         self.slot = self.stack.take()
         self.index = self.stack.index(self.specs)
         self._write("now", self.stack.fresh(self.specs, starts, self.encoder, self.job.settings.seed))

@@ -14,7 +14,20 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from intarsia.encoder.owned import ACTIVATIONS  # noqa: E402
-from intarsia.kernels import Layout, adam, attention, bottleneck, dropout, gelu, linear, norm, rows  # noqa: E402
+from intarsia.kernels import (  # noqa: E402
+    Layout,
+    adam,
+    attention,
+    bottleneck,
+    dropout,
+    gates,
+    gelu,
+    linear,
+    norm,
+    rows,
+    uniform,
+)
+from intarsia.methods import gates as plain_gates  # noqa: E402
 from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
@@ -226,6 +239,34 @@ def test_dropout():
     last = int(layout.slot_start[2]), int(layout.slot_end[2])
     moved = Layout(**{**layout.__dict__, "tile_slot": ints([2] * (layout.tokens // 16)), "slot_start": ints([0, 0, 0])})
     assert torch.equal(dropout.dropout(x, 0.25, 3, moved)[: last[1] - last[0]], y[last[0] : last[1]])
+
+
+def test_uniform():
+    layout, _ = make_layout()
+    x = uniform.uniform((30, 70), 3, layout)
+    assert torch.equal(x, uniform.uniform((30, 70), 3, layout)) and not torch.equal(
+        x, uniform.uniform((30, 70), 4, layout)
+    )
+    other = Layout(**{**layout.__dict__, "seeds": ints([14, 12, 13])})
+    assert not torch.equal(x, uniform.uniform((30, 70), 3, other))
+    assert 0.0 < float(x.min()) < 0.01 and 0.99 < float(x.max()) < 1.0
+    assert float(x.mean()) == pytest.approx(0.5, abs=0.03) and float(x.std()) == pytest.approx(12**-0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_gates(dtype):
+    layout, _ = make_layout()
+    theta, g = draw(13, 170, grad=False).to(dtype), draw(13, 170, grad=False, seed=9)
+    difference, alpha = draw(13, 170, seed=1), (3 * draw(13, 170, seed=2, grad=False)).requires_grad_()
+    ours = gates.gated(theta, difference, alpha, 5, layout, plain_gates.EDGE, plain_gates.LEFT, plain_gates.RIGHT)
+    theirs = plain_gates._Gated.apply(theta, difference, alpha, uniform.uniform(alpha.shape, 5, layout))
+    assert ours.dtype == dtype and theirs.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs.to(dtype))
+    opened = (theirs - theta.float()) / difference
+    assert 0.1 < float((opened.abs() < 1e-3).float().mean()) < 0.6  # some are closed, some open, some between
+    mine = torch.autograd.grad(ours, (difference, alpha), g.to(dtype))
+    for one, other in zip(mine, torch.autograd.grad(theirs, (difference, alpha), g.to(dtype).float()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

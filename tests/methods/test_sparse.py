@@ -294,14 +294,16 @@ def test_without_noise_a_gate_is_at_its_middle() -> None:
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_gates_give_autograds_gradients(sampled: bool) -> None:
+def test_gates_give_autograds_gradients(sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     theta, w, alpha, u = (torch.randn(40, 50, generator=draw, dtype=torch.float64) for _ in range(4))
     alpha, u = (2 * alpha).requires_grad_(), u.sigmoid()
     w.requires_grad_()
     s = (alpha + (u.clamp(1e-4, 1 - 1e-4).logit() if sampled else 0)).sigmoid()
     plain = theta + w * (3 * s - 1.5).clamp(0, 1)
-    ours = gated(theta, w, alpha, u.clone() if sampled else None)
+    noise = Noise([0], torch.device("cpu"))
+    monkeypatch.setattr(noise, "uniform", lambda shape: u.clone().view(shape))
+    ours = gated(theta, w, alpha, noise if sampled else None)
     assert torch.allclose(ours, plain, atol=1e-14)
     g = torch.randn(40, 50, generator=draw, dtype=torch.float64)
     theirs = torch.autograd.grad(plain, (w, alpha), g)
