@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedBatch
+from intarsia.encoder.fixed import FixedBatch, FixedPrefix
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Bucket
 from intarsia.encoder.sites import PREFIX
@@ -71,11 +71,13 @@ class Prefix:
     absent: Tensor | None  # [R, P] True where a row has no such key; None: all rows have all
 
 
-def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> Prefix | None:
+def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> Prefix | FixedPrefix | None:
     """What the methods of a pass put in front of each row in a layer."""
     found = [g for g in current.groups if (PREFIX, layer) in g.places]
     if not found:
         return None
+    if isinstance(current.batch, FixedBatch):
+        return current.batch.runs.prefix(found[0].tensors, f"{layer}.{PREFIX}")
     size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in found)
     rows = current.packed.rows
     pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -223,12 +225,13 @@ def packed_attention(
     noise: Noise | None = None,
     window: int | None = None,
     relative: Tensor | None = None,
-    prefix: Prefix | None = None,
+    prefix: Prefix | FixedPrefix | None = None,
 ) -> Tensor:
     """Attention within each segment of `batch`; returns [N, H, D]."""
     if isinstance(batch, FixedBatch):
-        assert prefix is None and window is None, "no pass of fixed shape was to be made of this"
-        return batch.attention(q, k, v, scale, p, noise, relative)
+        assert not isinstance(prefix, Prefix) and window is None, "no pass of fixed shape was to be made of this"
+        return batch.attention(q, k, v, scale, p, noise, relative, prefix)
+    assert not isinstance(prefix, FixedPrefix), "this is for passes of fixed shape"
     if noise is None or not noise.dropout:
         noise, p = None, 0.0
     extra = (None, None, None) if prefix is None else (prefix.keys, prefix.values, prefix.absent)
@@ -301,6 +304,7 @@ def registered_attention(
     if current.padded:
         whole = current.packed.whole
         bias = _bias(whole, query.shape[1], sliding_window, None, query)
+        assert not isinstance(prefix, FixedPrefix), "a pass of fixed shape is never padded"
         p = dropout if current.noise is not None and current.noise.dropout else 0.0
         out = _sdpa(query, key, value, bias, whole, prefix, scale, p)
         return out.transpose(1, 2).contiguous(), None

@@ -63,10 +63,24 @@ class FixedRuns:
         low = self.low[f"{down}.weight"], self.low[f"{up}.weight"]
         return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout, p, site)  # type: ignore[arg-type]
 
+    def prefix(self, tensors: Mapping[str, Tensor], name: str) -> FixedPrefix:
+        key, value = f"{name}.key", f"{name}.value"
+        return FixedPrefix(tensors[key], tensors[value], self.low[key], self.low[value])
+
     def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         from intarsia.kernels import norm
 
         return norm.layer_norm(x, gain, bias, eps, self.layout)
+
+
+@dataclass(frozen=True)
+class FixedPrefix:
+    """Keys and values that a slot's tokens see beside their segment's own. Stands where `attention.Prefix` stands."""
+
+    keys: Tensor  # [slots, P, d]
+    values: Tensor
+    low_keys: Tensor  # in the base's precision
+    low_values: Tensor
 
 
 class FixedNoise(Noise):
@@ -111,13 +125,26 @@ class FixedBatch:
         return self.runs.layout.longest
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, p: float, noise: Noise | None, relative: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        p: float,
+        noise: Noise | None,
+        relative: Tensor | None,
+        prefix: FixedPrefix | None = None,
     ) -> Tensor:
         from intarsia.kernels import attention
+        from intarsia.kernels.prefix_attention import Seen
 
-        site = 0
-        if not isinstance(noise, FixedNoise) or not noise.dropout:
-            p = 0.0
-        elif p > 0.0:
-            site = noise.site()
-        return attention.attention(q, k, v, self.runs.layout, scale=scale, p=p, site=site, relative=relative)
+        drops = noise if isinstance(noise, FixedNoise) and noise.dropout and p > 0.0 else None
+        site = drops.site() if drops else 0
+        also = None
+        if prefix is not None:
+            seen = Seen(prefix.low_keys, prefix.low_values, drops.site() if drops else 0)
+            also = prefix.keys, prefix.values, seen
+        p = p if drops else 0.0
+        return attention.attention(
+            q, k, v, self.runs.layout, scale=scale, p=p, site=site, relative=relative, prefix=also
+        )  # fmt: skip

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST = 512  # tokens of a segment, at most
+LONGEST_PREFIX = 64  # keys of a prefix
 ROWS = 8  # tokens that a program of the element-wise kernels handles; divides every `align`
 
 

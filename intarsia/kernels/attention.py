@@ -12,6 +12,7 @@ from torch import Tensor
 from intarsia.kernels import Layout
 from intarsia.kernels.long_attention import _long_forward, _long_keys, _long_queries
 from intarsia.kernels.mixing import limit_of, site_of
+from intarsia.kernels.prefix_attention import Joined, Seen
 from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
 FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
@@ -29,22 +30,25 @@ def _probabilities(
     q, k, table, head, length, scale, middle, seed, site, limit, local,
     RELATIVE: tl.constexpr, DROP: tl.constexpr, T: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Of a segment's queries over its keys [T, T], and which of them dropout keeps."""
+    """Of a segment's queries over its keys [T, T], which of them dropout keeps, and the logarithm of their sum."""
     steps = tl.arange(0, T)
     scores = scores_of(q, k, table, head, steps, steps, length, scale, middle, RELATIVE, EXACT)
-    scores = tl.exp2(scores - tl.max(scores, 1)[:, None])
-    p = scores * (1.0 / tl.sum(scores, 1))[:, None]
+    top = tl.max(scores, 1)
+    scores = tl.exp2(scores - top[:, None])
+    total = tl.sum(scores, 1)
+    p = scores * (1.0 / total)[:, None]
     keep = p >= 0.0
     if DROP:
         keep = kept_of(seed, site, limit, local, steps, steps, head, HEADS)
-    return p, keep
+    return p, keep, top + tl.log2(total)
 
 
 @triton.jit
 def _attention_forward(
-    q, k, v, out, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale, scale, middle,
-    token_stride, RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr,
-    T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+    q, k, v, out, sums, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale, scale, middle,
+    token_stride, JOINED: tl.constexpr, RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr,
+    ABOVE: tl.constexpr, T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(row_length + row)
@@ -54,7 +58,7 @@ def _attention_forward(
         inside = (steps < length)[:, None] & (d < D)[None, :]
         place = (start + steps)[:, None].to(tl.int64) * token_stride + head * D + d[None, :]
         qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
-        p, keep = _probabilities(
+        p, keep, log = _probabilities(
             qs, ks, table, head, length, scale, middle, seed, site, limit, local, RELATIVE, DROP, T, HEADS, EXACT,
         )  # fmt: skip
         if DROP:
@@ -63,13 +67,15 @@ def _attention_forward(
         y = tl.dot(p.to(vs.dtype), vs, input_precision="ieee" if EXACT else "tf32")
         to = (start + steps)[:, None].to(tl.int64) * (HEADS * D) + head * D + d[None, :]
         tl.store(out + to, y.to(out.dtype.element_ty), mask=inside)
+        if JOINED:
+            tl.store(sums + (start + steps).to(tl.int64) * HEADS + head, log, mask=steps < length)
 
 
 @triton.jit
 def _attention_backward(
-    q, k, v, g, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit, rescale,
-    scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, RELATIVE: tl.constexpr, DROP: tl.constexpr,
-    ALIGN: tl.constexpr, ABOVE: tl.constexpr,
+    q, k, v, g, apart, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit,
+    rescale, scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, JOINED: tl.constexpr,
+    RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr,
     T: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
@@ -82,7 +88,7 @@ def _attention_backward(
         to = (start + steps)[:, None].to(tl.int64) * (HEADS * D) + head * D + d[None, :]
         qs, ks = tl.load(q + place, mask=inside, other=0.0), tl.load(k + place, mask=inside, other=0.0)
         vs, gs = tl.load(v + place, mask=inside, other=0.0), tl.load(g + to, mask=inside, other=0.0)
-        p, keep = _probabilities(
+        p, keep, _ = _probabilities(
             qs, ks, table, head, length, scale, middle, seed, site, limit, local, RELATIVE, DROP, T, HEADS, EXACT,
         )  # fmt: skip
         dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
@@ -92,11 +98,16 @@ def _attention_backward(
         to = (start + steps)[:, None].to(tl.int64) * grad_stride + head * D + d[None, :]
         change = tl.dot(tl.trans(dropped.to(gs.dtype)), gs, input_precision="ieee" if EXACT else "tf32")
         tl.store(dv + to, change.to(dv.dtype.element_ty), mask=inside)
-        ds = p * (dp - tl.sum(dp * p, 1)[:, None])
+        mean = tl.sum(dp * p, 1)
+        if JOINED:
+            mean -= tl.load(apart + (start + steps).to(tl.int64) * HEADS + head, mask=steps < length, other=0.0)
+        ds = p * (dp - mean[:, None])
         if TRAINED:
             scatter_by_distance(dtable, head, steps, steps, length, middle, ds)
         ds = (ds * scale).to(qs.dtype)
         change = tl.dot(ds, ks, input_precision="ieee" if EXACT else "tf32")
+        if JOINED:
+            change += tl.load(dq + to, mask=inside, other=0.0).to(tl.float32)
         tl.store(dq + to, change.to(dq.dtype.element_ty), mask=inside)
         change = tl.dot(tl.trans(ds), qs, input_precision="ieee" if EXACT else "tf32")
         tl.store(dk + to, change.to(dk.dtype.element_ty), mask=inside)
@@ -104,10 +115,18 @@ def _attention_backward(
 
 class _Call:
     def __init__(
-        self, relative: Tensor | None, scale: float, p: float, site: int, layout: Layout, limits: tuple[int, int]
+        self,
+        relative: Tensor | None,
+        scale: float,
+        p: float,
+        site: int,
+        layout: Layout,
+        limits: tuple[int, int],
+        joined: Joined | None,
     ) -> None:
         self.relative, self.scale, self.p, self.site, self.layout = relative, scale, p, site, layout
         self.widest, self.block = limits
+        self.joined = joined
 
     @property
     def long(self) -> bool:
@@ -144,19 +163,30 @@ class _Call:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, relative: Tensor | None, call: _Call) -> Tensor:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        relative: Tensor | None,
+        keys: Tensor | None,
+        values: Tensor | None,
+        call: _Call,
+    ) -> Tensor:
         if not q.stride() == k.stride() == v.stride() or q.stride()[1:] != (q.shape[2], 1):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        out = torch.empty(q.shape, device=q.device, dtype=q.dtype)
-        call.launch(_attention_forward, (q, k, v, out), q.stride(0))
-        kept: tuple[Tensor, ...] = ()
-        if call.long:
+        own = torch.empty(q.shape, device=q.device, dtype=q.dtype)
+        joined, kept = call.joined, tuple[Tensor, ...]()
+        sums = own
+        if call.long or joined is not None:
             sums = torch.empty(q.shape[:2], device=q.device, dtype=torch.float32)
-            call.launch_long(_long_forward, (q, k, v, out, sums), q.stride(0))
-            kept = out, sums
+            kept = own, sums
+        call.launch(_attention_forward, (q, k, v, own, sums), q.stride(0), joined is not None)
+        if call.long:
+            call.launch_long(_long_forward, (q, k, v, own, sums), q.stride(0))
         ctx.save_for_backward(q, k, v, *kept)
         ctx.call = call
-        return out
+        return own if joined is None else joined.forward(q, own, sums)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -168,19 +198,36 @@ class _Attention(torch.autograd.Function):
             tokens, 3, heads, width, device=g.device, dtype=g.dtype
         )  # one product takes all three back
         dq, dk, dv = beside.unbind(1)
+        apart, d_keys, d_values = g, None, None
+        if call.joined is not None:
+            g, apart, d_keys, d_values = call.joined.backward(q, *kept, g, dq)
         dtable = torch.zeros_like(call.relative, dtype=torch.float32) if trained else dq
-        further = q.stride(0), 3 * heads * width, trained
-        call.launch(_attention_backward, (q, k, v, g, dq, dk, dv, dtable), *further)
+        further = q.stride(0), 3 * heads * width, trained, call.joined is not None
+        call.launch(_attention_backward, (q, k, v, g, apart, dq, dk, dv, dtable), *further)
         if call.long:
             for kernel in (_long_queries, _long_keys):
-                call.launch_long(kernel, (q, k, v, *kept, g, dq, dk, dv, dtable), *further)
-        return dq, dk, dv, dtable.to(call.relative.dtype) if trained else None, None
+                call.launch_long(kernel, (q, k, v, *kept, g, apart, dq, dk, dv, dtable), *further)
+        return dq, dk, dv, dtable.to(call.relative.dtype) if trained else None, d_keys, d_values, None
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, scale: float, p: float, site: int, relative: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    *,
+    scale: float,
+    p: float,
+    site: int,
+    relative: Tensor | None,
+    prefix: tuple[Tensor, Tensor, Seen] | None = None,
 ) -> Tensor:
-    """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores."""
+    """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores.
+
+    `prefix`: keys and values [slots, P, heads * width] that a slot's tokens see too, and what is computed with.
+    """
     held = None if relative is None else relative.detach()
-    call = _Call(held, scale, p, site, layout, limits(q.dtype == torch.float32, q.shape[2]))
-    return _Attention.apply(q, k, v, relative, call)
+    keys, values, seen = prefix or (None, None, None)
+    joined = None if seen is None else Joined(seen, scale, p, layout)
+    call = _Call(held, scale, p, site, layout, limits(q.dtype == torch.float32, q.shape[2]), joined)
+    return _Attention.apply(q, k, v, relative, keys, values, call)

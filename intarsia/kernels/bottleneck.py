@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from intarsia.kernels import Layout
+from intarsia.kernels import Layout, fences
 from intarsia.kernels.mixing import kept, limit_of, site_of
 
+fences.mend()
 ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3}
 WIDEST = 256  # hidden units that fit
 

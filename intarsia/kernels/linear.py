@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from intarsia.kernels import Layout
+from intarsia.kernels import Layout, fences
+
+fences.mend()
 
 
 @triton.jit

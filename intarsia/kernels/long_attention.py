@@ -52,10 +52,10 @@ def _long_forward(
 
 @triton.jit
 def _long_queries(
-    q, k, v, out, sums, g, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit,
-    rescale, scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, RELATIVE: tl.constexpr,
-    DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr, B: tl.constexpr, D: tl.constexpr,
-    WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+    q, k, v, out, sums, g, apart, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site,
+    limit, rescale, scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, JOINED: tl.constexpr,
+    RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr, B: tl.constexpr,
+    D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * B
     length = tl.load(row_length + row)
@@ -70,6 +70,8 @@ def _long_queries(
         gs = tl.load(g + own, mask=mine, other=0.0)
         mean = tl.sum(gs.to(tl.float32) * tl.load(out + own, mask=mine, other=0.0).to(tl.float32), 1)
         logs = tl.load(sums + (start + rows).to(tl.int64) * HEADS + head, mask=rows < length, other=0.0)
+        if JOINED:
+            mean -= tl.load(apart + (start + rows).to(tl.int64) * HEADS + head, mask=rows < length, other=0.0)
         change = tl.zeros((B, WIDE), tl.float32)
         for at in range(0, length, B):
             columns = at + tl.arange(0, B)
@@ -85,15 +87,17 @@ def _long_queries(
                 scatter_by_distance(dtable, head, rows, columns, length, middle, ds)
             change += tl.dot((ds * scale).to(ks.dtype), ks, input_precision="ieee" if EXACT else "tf32")
         to = tokens * grad_stride + head * D + d[None, :]
+        if JOINED:
+            change += tl.load(dq + to, mask=mine, other=0.0).to(tl.float32)
         tl.store(dq + to, change.to(dq.dtype.element_ty), mask=mine)
 
 
 @triton.jit
 def _long_keys(
-    q, k, v, out, sums, g, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site, limit,
-    rescale, scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, RELATIVE: tl.constexpr,
-    DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr, B: tl.constexpr, D: tl.constexpr,
-    WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
+    q, k, v, out, sums, g, apart, dq, dk, dv, dtable, table, row_start, row_length, tile_slot, slot_start, seeds, site,
+    limit, rescale, scale, middle, token_stride, grad_stride, TRAINED: tl.constexpr, JOINED: tl.constexpr,
+    RELATIVE: tl.constexpr, DROP: tl.constexpr, ALIGN: tl.constexpr, ABOVE: tl.constexpr, B: tl.constexpr,
+    D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head, first = tl.program_id(0), tl.program_id(1), tl.program_id(2) * B
     length = tl.load(row_length + row)
@@ -116,6 +120,8 @@ def _long_keys(
             gs = tl.load(g + own, mask=there, other=0.0)
             mean = tl.sum(gs.to(tl.float32) * tl.load(out + own, mask=there, other=0.0).to(tl.float32), 1)
             logs = tl.load(sums + (start + rows).to(tl.int64) * HEADS + head, mask=rows < length, other=0.0)
+            if JOINED:
+                mean -= tl.load(apart + (start + rows).to(tl.int64) * HEADS + head, mask=rows < length, other=0.0)
             scores = scores_of(qs, ks, table, head, rows, columns, length, scale, middle, RELATIVE, EXACT)
             p = tl.where((rows < length)[:, None], tl.exp2(scores - logs[:, None]), 0.0)
             dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")

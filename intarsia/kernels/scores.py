@@ -5,9 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from intarsia.kernels import LONGEST
+from intarsia.kernels import LONGEST, fences
 from intarsia.kernels.mixing import kept
 
+fences.mend()
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e to the x is 2 to the x times this
 SPAN: tl.constexpr = tl.constexpr(LONGEST)
 

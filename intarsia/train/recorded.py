@@ -25,9 +25,9 @@ from torch import Tensor
 from intarsia.encoder.fixed import FixedBatch, FixedNoise, FixedRuns
 from intarsia.encoder.load import Encoder
 from intarsia.encoder.routed import Group
-from intarsia.encoder.sites import OUTSIDE, PREFIX
-from intarsia.kernels import LONGEST, available
-from intarsia.methods import Bottleneck, Method, Spec, to_dict
+from intarsia.encoder.sites import OUTSIDE
+from intarsia.kernels import LONGEST, LONGEST_PREFIX, available
+from intarsia.methods import Bottleneck, Method, Prefix, Spec, to_dict
 from intarsia.methods.method import Phase
 from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head
@@ -61,7 +61,7 @@ def can_record(job: Job, encoder: Encoder) -> bool:
         and encoder.dtype in (torch.float32, torch.bfloat16)
         and shape.family != "modernbert"  # its attention windows are not in the kernel
         and not method.touches_rows
-        and not any(site == PREFIX for site, _ in method.places(shape))
+        and not (isinstance(method, Prefix) and method.size > LONGEST_PREFIX)
         and not any(f"{OUTSIDE}.pooler" in name for name in method.tensors(shape))
         and getattr(method, "inner_norm", None) != "batch"
         and method.row_width(shape) in (None, shape.width)

@@ -14,11 +14,12 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from intarsia.kernels import attention, bottleneck, linear, long_attention  # noqa: E402
+from intarsia.kernels import LONGEST_PREFIX, attention, bottleneck, fences, linear, long_attention, prefix_attention  # noqa: E402
 
 pytestmark = pytest.mark.cuda
 
-FLOATS = {"down_bias", "up_bias", "d_down", "d_down_bias", "d_up", "d_up_bias", "dw", "db", "b", "sums", "dtable"}
+FLOATS = {"down_bias", "up_bias", "d_down", "d_down_bias", "d_up", "d_up_bias", "dw", "db", "b", "sums", "dtable",
+          "apart", "d_keys", "d_values"}  # fmt: skip
 INTEGERS = {"tile_slot", "slot_start", "slot_end", "seeds", "row_start", "row_length"}
 NUMBERS = {"site", "limit", "middle", "token_stride", "grad_stride", "low_stride", "stride", "width", "size", "share",
            "slot_stride", "row_stride", "column_stride", "bias_stride", "inner", "outer"}  # fmt: skip
@@ -62,8 +63,13 @@ def kernels():
                 yield f"weights-{which}-{title}", bottleneck._bottleneck_weights, own, warps, stages
         long = {"RELATIVE": True, "DROP": drop, "ALIGN": 64, "ABOVE": 128, "B": 64, "D": 64, "WIDE": 64, "HEADS": 12}
         for name in ("_long_forward", "_long_queries", "_long_keys"):
-            more = {} if name == "_long_forward" else {"TRAINED": False}
+            more = {} if name == "_long_forward" else {"TRAINED": False, "JOINED": True}
             yield f"{name[1:]}{'-dropout' * drop}", getattr(long_attention, name), long | more, 4, 3
+        for align in (32, 64):
+            prefix = {"DROP": drop, "T": align, "P": 16, "D": 64, "WIDE": 64, "HEADS": 12}
+            for name in ("_prefix_forward", "_prefix_backward", "_prefix_weights"):
+                warps, stages = (4, 1) if name == "_prefix_weights" else (align // 16, 3)
+                yield f"{name[1:]}-{align}{'-dropout' * drop}", getattr(prefix_attention, name), prefix, warps, stages
     for align in (32, 64):
         blocks = {"HAS_BIAS": True, "ALIGN": align, "BO": 64, "BI": 64}
         for near in ("row_stride", "column_stride"):  # the matrix as it is, and turned
@@ -80,9 +86,27 @@ def test_no_product_under_way_reads_registers_that_change(name):
     before 3.7 lets that turn write to the registers it still reads (github.com/triton-lang/triton/issues/9433)."""
     lines = compiled(*KERNELS[name]).asm["ttgir"].splitlines()
     for i, line in enumerate(lines):
-        if "warp_group_dot " in line and "opIdx = 0" in line:
+        if "warp_group_dot " in line and "opIdx = 0" in line and "isAsync = true" in line:
             waits = (int(m[1]) for later in lines[i:] if (m := re.search(r"dot_wait.*pendings = (\d+)", later)))
             assert next(waits) == 0, line.strip()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_products_are_told_that_copies_have_ended(name):
+    """Where a loop copies to shared memory while it computes; Triton before 3.7.1 does not see to it."""
+    waited = False
+    for line in compiled(*KERNELS[name]).asm["ptx"].splitlines():
+        if "cp.async.wait_group" in line or "fence.proxy.async" in line:
+            waited = "wait_group" in line
+        assert not (waited and "wgmma.mma_async" in line), line.strip()
+
+
+def test_other_programs_are_left_alone():
+    code = "\twgmma.fence.sync.aligned;\n"
+    assert fences.fenced(code) == code
+    ours = code + '.file 1 "/lib/intarsia/kernels/linear.py"\n'
+    assert fences.fenced(ours) == f"\t{fences.FENCE}\n" + ours
+    assert fences.needed("3.6.0") and fences.needed("3.7.0") and not fences.needed("3.7.1")
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.startswith(("forward", "backward"))])
@@ -105,12 +129,17 @@ def heavy_kernels():
         heads = {"RELATIVE": True, "DROP": True, "ALIGN": 64, "D": width, "WIDE": width, "HEADS": 12}
         held = heads | {"ABOVE": 0, "T": widest}
         title = f"{width}{'-exact' * exact}"
-        yield f"forward-{title}", attention._attention_forward, held, widest // 16, exact
-        yield f"backward-{title}", attention._attention_backward, held | {"TRAINED": False}, widest // 16, exact
+        joined = {"JOINED": True}
+        yield f"forward-{title}", attention._attention_forward, held | joined, widest // 16, exact
+        back = held | joined | {"TRAINED": False}
+        yield f"backward-{title}", attention._attention_backward, back, widest // 16, exact
         long = heads | {"ABOVE": widest, "B": block}
         for name in ("_long_forward", "_long_queries", "_long_keys"):
-            more = {} if name == "_long_forward" else {"TRAINED": False}
+            more = {} if name == "_long_forward" else {"TRAINED": False, "JOINED": True}
             yield f"{name[1:]}-{title}", getattr(long_attention, name), long | more, 4, exact
+        prefix = {"DROP": True, "T": 64, "P": LONGEST_PREFIX, "D": width, "WIDE": width, "HEADS": 12}
+        for name in ("_prefix_forward", "_prefix_backward", "_prefix_weights"):
+            yield f"{name[1:]}-{title}", getattr(prefix_attention, name), prefix, 4, exact
 
 
 HEAVY = {name: rest for name, *rest in heavy_kernels()}
@@ -120,7 +149,8 @@ HEAVY = {name: rest for name, *rest in heavy_kernels()}
 def test_attention_fits_smaller_gpus(name):
     kernel, constants, warps, exact = HEAVY[name]
     capability, most = SMALL_GPU
-    assert compiled(kernel, constants, warps, 3, capability=capability, exact=exact).metadata.shared <= most
+    stages = 1 if kernel is prefix_attention._prefix_weights else 3
+    assert compiled(kernel, constants, warps, stages, capability=capability, exact=exact).metadata.shared <= most
 
 
 @pytest.mark.parametrize(("units", "exact"), [(64, False), (256, False), (64, True), (256, True)])

@@ -27,6 +27,7 @@ from intarsia.kernels import (  # noqa: E402
     rows,
     uniform,
 )
+from intarsia.kernels.prefix_attention import Seen  # noqa: E402
 from intarsia.methods import gates as plain_gates  # noqa: E402
 from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
 
@@ -271,26 +272,37 @@ def test_gates(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("size", [0, 5, 33])
 @pytest.mark.parametrize(("lengths", "limits"), [(SHORT, (64, 32)), (LONG, (64, 32)), (LONG, (128, 64))])
-def test_attention(dtype, relative, lengths, limits, monkeypatch):
+def test_attention(dtype, relative, size, lengths, limits, monkeypatch):
     monkeypatch.setattr(attention, "_HEAVY", limits)  # of float32, which is all that is interpreted
     layout, _ = make_layout(lengths=lengths)
     heads, width = 3, 16
     q, k, v = (draw(layout.tokens, heads, width, dtype=dtype, seed=i) for i in range(3))
     table = draw(heads, 2 * 240 - 1) if relative else None
-    ours = attention.attention(q, k, v, layout, scale=0.25, p=0.0, site=0, relative=table)
-    pieces = []
-    for start, n in zip(layout.row_start.tolist(), layout.row_length.tolist(), strict=True):
-        a, b, c = (t[start : start + n].float().transpose(0, 1) for t in (q, k, v))
-        scores = a @ b.transpose(1, 2) * 0.25
-        if table is not None:
-            steps = torch.arange(n, device=DEVICE)
-            scores = scores + table[:, steps[None, :] - steps[:, None] + 239]
-        pieces.append((start, n, (scores.softmax(-1) @ c).transpose(0, 1)))
-    index = torch.cat([torch.arange(s, s + n) for s, n, _ in pieces]).to(DEVICE)
+    prefix = tuple(draw(3, size, heads * width, seed=7 + i) for i in range(2)) if size else None
+    seen = None if prefix is None else (*prefix, Seen(*(x.detach().to(dtype) for x in prefix), 0))
+    ours = attention.attention(q, k, v, layout, scale=0.25, p=0.0, site=0, relative=table, prefix=seen)
     theirs = torch.zeros(layout.tokens, heads, width, device=DEVICE)
-    theirs = theirs.index_copy(0, index, torch.cat([p for _, _, p in pieces])).to(dtype)
-    compare(layout, ours, theirs, (q, k, v) if table is None else (q, k, v, table), dtype)
+    for start, n in zip(layout.row_start.tolist(), layout.row_length.tolist(), strict=True):
+        owner = int(layout.tile_slot[start // layout.align])
+        own = attended(q, k, v, table, prefix, owner, start, n)
+        theirs = theirs.index_copy(0, torch.arange(start, start + n, device=DEVICE), own)
+    inputs = (q, k, v, *(() if table is None else (table,)), *(prefix or ()))
+    compare(layout, ours, theirs.to(dtype), inputs, dtype)
+
+
+def attended(q, k, v, table, prefix, owner, start, n):
+    """A segment's, in plain PyTorch, over its own keys and, behind them, its slot's prefix."""
+    a, b, c = (t[start : start + n].float().transpose(0, 1) for t in (q, k, v))
+    scores = a @ b.transpose(1, 2) * 0.25
+    if table is not None:
+        steps = torch.arange(n, device=DEVICE)
+        scores = scores + table[:, steps[None, :] - steps[:, None] + 239]
+    if prefix is not None:
+        keys, values = (x[owner].to(q.dtype).float().view(-1, *q.shape[1:]).transpose(0, 1) for x in prefix)
+        scores, c = torch.cat([scores, a @ keys.transpose(1, 2) * 0.25], -1), torch.cat([c, values], 1)
+    return (scores.softmax(-1) @ c).transpose(0, 1)
 
 
 @pytest.mark.parametrize("lengths", [SHORT, LONG])
@@ -317,6 +329,32 @@ def test_attention_dropout(lengths):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     expected = torch.einsum("qhk,qhd->khd", dropped, g)
     torch.testing.assert_close(dv[start + n - last : start + n, :, :last], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_prefix_dropout():
+    """As above, for the probabilities of a prefix: told apart by its values, beside a segment's that are 0."""
+    layout, segments = make_layout(lengths=LONG)
+    start, n = max(segments, key=lambda s: s[1])
+    q, k = (draw(layout.tokens, 2, 32, seed=i) for i in range(2))
+    v = torch.zeros(layout.tokens, 2, 32, device=DEVICE)
+    keys = draw(3, 32, 64, seed=8)
+    values = torch.eye(32, device=DEVICE).repeat(3, 1, 2).requires_grad_()  # the same for both heads
+    plain, dropped = (
+        attention.attention(
+            q, k, v, layout, scale=0.2, p=p, site=1, relative=None,
+            prefix=(keys, values, Seen(keys.detach(), values.detach(), 2)),
+        )[start : start + n]
+        for p in (0.0, 0.3)
+    )  # fmt: skip
+    keep = dropped != 0
+    assert float(keep.float().mean()) == pytest.approx(0.7, abs=0.03)
+    torch.testing.assert_close(dropped, torch.where(keep, plain / 0.7, 0.0), rtol=1e-4, atol=1e-5)
+    g = draw(n, 2, 32, grad=False, seed=4)
+    *ours, d_values = torch.autograd.grad(dropped, (q, k, keys, values), g)
+    for a, b in zip(ours, torch.autograd.grad(plain, (q, k, keys), torch.where(keep, g / 0.7, 0.0)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    expected = torch.einsum("qhk,qhd->khd", dropped, g).reshape(32, 64)
+    torch.testing.assert_close(d_values[int(layout.tile_slot[start // layout.align])], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_adam_counts_a_large_model_where_a_grid_is_long(monkeypatch):
