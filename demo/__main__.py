@@ -23,6 +23,7 @@ from intarsia.methods import Bottleneck
 from intarsia.tables import test_score
 from intarsia.tasks import TaskData
 from intarsia.train.job import Settings
+from intarsia.train.optimizer import AdamSettings
 
 SEED = 0
 MAX_LENGTH = 48
@@ -63,7 +64,9 @@ def learn(bank: Bank, step: Step) -> Entry:
         f"[bold]{step.name}[/] ({step.about}): {rows['train']:,} of {step.data.source['whole_train']:,} training "
         f"texts, each cut to {MAX_LENGTH} tokens; {rows['test']:,} test texts, all of them"
     )
-    settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, seed=SEED)
+    # As the adapters' authors did it: early steps are larger, and these are few.
+    plain = AdamSettings(bias_correction=False)
+    settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, adam=plain, seed=SEED)
     with console.training_bar(step.name) as watch:
         return bank.learn(step.name, step.data, Bottleneck(64), settings=settings, watch=watch)
 

@@ -54,11 +54,11 @@ def bank(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_task_that_says_one_label_of_every_text_is_called_out(base: str, tmp_path: Path) -> None:
     rows = [{**row, "label": "[rare]" if i % 10 == 0 else "[usual]"} for i, row in enumerate(opinions(80))]
     rows_to_csv(tmp_path / "odd.csv", rows)
-    done = intarsia("learn", "odd", "odd.csv", "--encoder", base, "--epochs", "1", cwd=tmp_path)
+    done = intarsia("learn", "odd", "odd.csv", "--encoder", base, "--lr", "0.001", "--epochs", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "It says '[usual]' of every validation text. Try a smaller learning rate" in done.stdout
     shown = intarsia("show", "odd", cwd=tmp_path).stdout
-    assert "at epoch 1; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
+    assert "; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
 
 
 def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:

@@ -72,7 +72,7 @@ PrefixDropoutOption = Annotated[
 BiasCorrectionOption = Annotated[
     bool | None,
     typer.Option(
-        "--bias-correction/--no-bias-correction", show_default="off, but for some methods' recipes",
+        "--bias-correction/--no-bias-correction", show_default="by the method's recipe; off in the paper's grids",
         help="Correct the optimizer's means for their start at 0: early steps are smaller, small data steadier.",
     ),
 ]  # fmt: skip

@@ -35,8 +35,6 @@ class Bapna(Method):
     trains: ClassVar[str] = "LayerNorm and bottleneck behind each layer"
     start_only: ClassVar[tuple[str, ...]] = ("std",)
 
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10, "bias_correction": True}
-
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATIONS)
         check_least(size=(self.size, 1), std=(self.std, 0))

@@ -35,9 +35,7 @@ class BitFit(Method):
     paper: ClassVar[str] = "Ben Zaken et al. 2021"
     trains: ClassVar[str] = "every bias"
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {
-        "learning_rate": 1e-3, "epochs": 16, "batch_size": 8, "bias_correction": True,
-    }  # fmt: skip
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-4, "epochs": 16, "batch_size": 8}
 
     def __post_init__(self) -> None:
         for site in self.sites or ():

@@ -43,7 +43,9 @@ class DiffPruning(Method):
         "structured", "penalty_weight", "gate_start", "gate_rate", "fixed_rate",
     )  # fmt: skip
     # A gate's gradient is near 1e-9 at its start: with a larger eps no gate would ever close.
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8}
+    recipe: ClassVar[dict[str, object]] = {
+        "learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8, "bias_correction": False,
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -29,7 +29,7 @@ class Features(Method):
     paper: ClassVar[str] = "Peters et al. 2019"
     trains: ClassVar[str] = "a model on frozen features"
     cached: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 30}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 30, "bias_correction": False}
 
     def __post_init__(self) -> None:
         check_least(hidden=(self.hidden, 0))

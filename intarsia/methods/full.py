@@ -26,7 +26,7 @@ class Full(Method):
     trains: ClassVar[str] = "the whole base"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-5, "epochs": 5}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-5, "epochs": 5, "bias_correction": False}
 
     def trained(self, shape: Shape) -> Iterable[WeightShape]:
         return shape.weights

@@ -27,7 +27,7 @@ class IA3(Method):
     paper: ClassVar[str] = "Liu et al. 2022"
     trains: ClassVar[str] = "gains on keys, values, inner units"
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 10}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "bias_correction": False}
 
     def __post_init__(self) -> None:
         sorted_layers(self)

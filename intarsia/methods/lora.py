@@ -42,7 +42,7 @@ class LoRA(Method):
     trains: ClassVar[str] = "low-rank differences of query and value"
     start_only: ClassVar[tuple[str, ...]] = ("dropout",)
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
         for target in self.targets:

@@ -59,7 +59,7 @@ class Method:
     paper: ClassVar[str] = ""
     trains: ClassVar[str] = ""  # in a few words
     start_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
-    recipe: ClassVar[Mapping[str, Any]] = {}  # the paper's training settings, where they differ from the defaults
+    recipe: ClassVar[Mapping[str, Any]] = {}  # training settings, where they differ from `Settings()`
     changes_base: ClassVar[bool] = False  # runs alone in a pass, with weights of its own in place of the base's
     mergeable: ClassVar[bool] = False  # whether `merge` can give a plain model
     cached: ClassVar[bool] = False  # trains on stored states of the plain base

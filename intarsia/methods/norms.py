@@ -27,7 +27,7 @@ class LayerNorms(Method):
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "every LayerNorm"
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 10, "bias_correction": True}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-3}
 
     def __post_init__(self) -> None:
         sorted_layers(self)

@@ -38,7 +38,6 @@ class PAL(Method):
     paper: ClassVar[str] = "Stickland & Murray 2019"
     trains: ClassVar[str] = "a narrow attention beside each layer, LayerNorms"
     start_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-4, "epochs": 5}
 
     def __post_init__(self) -> None:
         check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0))

@@ -36,7 +36,7 @@ class Pfeiffer(Method):
     trains: ClassVar[str] = "one bottleneck a layer"
     start_only: ClassVar[tuple[str, ...]] = ("std",)
 
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "epochs": 10}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATIONS)

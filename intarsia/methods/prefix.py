@@ -25,7 +25,7 @@ class Prefix(Method):
     paper: ClassVar[str] = "Li & Liang 2021"
     trains: ClassVar[str] = "keys and values in front of each layer"
     start_only: ClassVar[tuple[str, ...]] = ("std",)
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2, "epochs": 10, "bias_correction": True}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2}
 
     def __post_init__(self) -> None:
         check_least(size=(self.size, 1), std=(self.std, 0))

@@ -22,7 +22,7 @@ class TopLayers(Full):
     name: ClassVar[str] = "top"
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "the top layers of the base"
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "bias_correction": False}
 
     def __post_init__(self) -> None:
         check_least(number=(self.number, 1))

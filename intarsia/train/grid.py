@@ -26,6 +26,7 @@ class Grid:
     batch_size: tuple[int, ...] = ()
     seeds: int = 1
     prefix_dropout: bool = True
+    bias_correction: bool | None = None  # of the optimizer's means; None: each method's own recipe
 
     def __post_init__(self) -> None:
         if not self.methods or self.seeds < 1:
@@ -50,23 +51,26 @@ class Grid:
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
                     "max_length": default_length(data.kind),
-                    "prefix_dropout": self.prefix_dropout, **{k: v for k, v in given.items() if v is not None},
+                    "prefix_dropout": self.prefix_dropout, "bias_correction": self.bias_correction,
+                    **{k: v for k, v in given.items() if v is not None},
                 }  # fmt: skip
                 found.append(Job(name, data, method, pooling, Settings.for_method(method, **chosen)))
         return sorted(found, key=lambda job: -job.settings.epochs)  # the longest first: no seat is left waiting for it
 
 
-SMALL = Grid(("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(1e-4, 3e-4, 1e-3))
+SMALL = Grid(("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(2e-4, 5e-4, 1e-3))
 PAPER = Grid(
-    ("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(3e-5, 3e-4, 3e-3), epochs=(3, 20), seeds=5
+    ("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(3e-5, 3e-4, 3e-3), epochs=(3, 20), seeds=5,
+    bias_correction=False,
 )  # fmt: skip
 NAMED = {"small": SMALL, "paper": PAPER}
-_KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "prefix_dropout": (bool, "true or false")}
+_BOOL = bool, "true or false"
+_KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "prefix_dropout": _BOOL, "bias_correction": _BOOL}
 
 
 def read_grid(text: str) -> Grid:
     """`small`, `paper`, or a TOML file with lists: methods, learning_rate, epochs, batch_size; a number, seeds; and
-    true or false, prefix_dropout."""
+    true or false: prefix_dropout, bias_correction."""
     if text in NAMED:
         return NAMED[text]
     path = Path(text)

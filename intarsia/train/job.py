@@ -17,10 +17,10 @@ from intarsia.train.optimizer import AdamSettings
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. The defaults are the paper's recipe for small data sets."""
+    """How to train. The defaults are the recipe of Houlsby's adapters."""
 
-    learning_rate: float = 3e-4
-    epochs: int = 5
+    learning_rate: float = 5e-4
+    epochs: int = 10
     batch_size: int = 32
     max_length: int = 128
     warmup: float = 0.1  # share of the steps

@@ -1,6 +1,6 @@
-"""AdamW as the adapters' authors ran it, over all slots at once.
+"""AdamW over all slots at once.
 
-No bias correction unless asked for, eps outside the root, decoupled decay on matrices only, the gradient clipped by
+Eps outside the root, decoupled decay on matrices only, the gradient clipped by
 each slot's own global norm. Everything is a sweep over the flat buffer [slots, parameters]; each slot has a learning
 rate of its own.
 """
@@ -20,7 +20,8 @@ class AdamSettings:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
-    bias_correction: bool = False  # of both means, which start at 0; without it early steps are up to 6 times as large
+    # Of both means, which start at 0. The adapters' authors ran without it: early steps are up to 6 times as large.
+    bias_correction: bool = True
 
     def corrections(self, step: int) -> tuple[float, float]:
         """What the first mean and the root of the second are multiplied by in a step, counted from 0."""

@@ -287,7 +287,10 @@ class Run:
         epoch = len(state.history)
         if epoch - state.phase_epoch >= self.epochs[state.phase]:
             return True
-        return self.last_phase and patience is not None and epoch - max(state.best_epoch, state.phase_epoch) >= patience
+        if not self.last_phase or patience is None:
+            return False
+        better = next((e["epoch"] for e in state.history if e.get(self.metric) == state.best), 0)  # equal is not better
+        return epoch - max(better, state.phase_epoch) >= patience
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds."""

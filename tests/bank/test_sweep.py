@@ -197,7 +197,7 @@ def test_rows_of_spans_are_long_and_words_left_out_are_counted(tmp_path: Path) -
 
 
 def _point(rate: float, dev: float | None = 0.5) -> Point:
-    settings = {"learning_rate": rate, "epochs": 5, "batch_size": 32, "seed": 0}
+    settings = {"learning_rate": rate, "epochs": 10, "batch_size": 32, "seed": 0}
     return Point("task", str(rate), to_dict(Bottleneck(4)), settings, dev, None)
 
 

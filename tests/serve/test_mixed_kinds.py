@@ -23,7 +23,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Bank:
     bank.learn("again", colours(60, 1), LoRA(4), settings=quick)
     bank.learn("opinion", opinions(40), Bottleneck(8), settings=quick)
     bank.learn("riddle", riddles(200), Bottleneck(8), settings=quick)
-    words = Settings(epochs=3, learning_rate=3e-3, batch_size=8, max_length=8)
+    words = Settings(epochs=5, learning_rate=1e-2, batch_size=8, max_length=8)
     bank.learn("words", topics(100), Bottleneck(8), settings=words, kind="words")
     bank.learn("tuned", topics(100), Full(), settings=words, kind="words")
     return bank

@@ -76,7 +76,7 @@ def test_spans_are_learned() -> None:
 
 def test_words_are_learned() -> None:
     encoder = tiny_with_words()
-    job = words_job(method=Full(), rows=200, epochs=4, batch_size=8, max_length=24)
+    job = words_job(method=Full(), rows=200, epochs=6, batch_size=8, max_length=24)
     run = Run(job, encoder)
     untrained = run.score("dev", predict(run, "dev"))
     found = train(job, encoder)

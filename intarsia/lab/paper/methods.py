@@ -14,6 +14,7 @@ from intarsia.lab.paper.plan import Asked, Planned, Searched
 from intarsia.lab.paper.selection import Chosen, Mean, Results
 from intarsia.lab.tables import share
 from intarsia.methods import parse, to_dict
+from intarsia.train.job import Settings
 
 TITLE = "All methods"
 _APART = "Where points would hide each other they stand a little apart."
@@ -31,8 +32,7 @@ def planned(asked: Asked, depth: int) -> list[Planned]:
         grid = asked.values(task)
         for name in METHODS:
             method = parse(name)
-            rate = float(method.recipe.get("learning_rate", 3e-4))
-            rates = [rate * factor for factor in grid.factors]
+            rates = [Settings.for_method(method).learning_rate * factor for factor in grid.factors]
             options = {"batch_size": None, "bias_correction": asked.bias_correction}
             found += Searched(task, name, [method], rates, [grid.method_epochs], options).planned(asked)
     return found
@@ -48,7 +48,7 @@ def draw(results: Results) -> Drawn:
     for task, some in found.items():
         metric = names.metric(task)
         title = names.title(task, next(iter(some.values())).data)
-        titles[task] = f"{title} {names.metric_title(metric).partition(' ')[0]}"
+        titles[task] = f"{title}\n{names.metric_title(metric).partition(' ')[0]}"
         caption = f"{title}, {encoder_name(results)}. {_APART}"
         scores = {name: {r.settings["seed"]: r.test for r in best.records} for name, best in some.items()}
         figure = tradeoff(_comparison(results, some, scores, metric))
@@ -57,12 +57,15 @@ def draw(results: Results) -> Drawn:
     if means:
         first = next(iter(found.values()))
         figure = tradeoff(_comparison(results, first, means, f"mean-score-of-{len(found)}-tasks"))
-        caption = f"The mean over {', '.join(titles.values())}; {encoder_name(results)}. {_APART}"
+        over = ", ".join(title.replace("\n", " ") for title in titles.values())
+        caption = f"The mean over {over}; {encoder_name(results)}. {_APART}"
         made.pictures.insert(0, Picture("methods", figure, caption))
     base = int(results.store.encoder["parameters"])
     counts = {name: best.parameters["method"] for some in found.values() for name, best in some.items()}
+    seeds = {name: _seeds([some[name] for some in found.values() if name in some]) for name in counts}
+    uneven = len(set(seeds.values())) > 1
     rows = [
-        [name, f"{counts[name]:,}", share(counts[name] / base),
+        [name, f"{counts[name]:,}", share(counts[name] / base), *([seeds[name]] if uneven else []),
          *(str(some[name].score) if name in some else "–" for some in found.values()),
          *([str(Mean.of([*means[name].values()])) if name in means else "–"] if means else [])]
         for name in sorted(counts, key=lambda name: counts[name])
@@ -71,7 +74,9 @@ def draw(results: Results) -> Drawn:
     made.sheets.append(
         Sheet(
             f"{encoder_name(results)}: {recipe}, by trained parameters without the head",
-            ["method", "parameters", "of base", *titles.values(), *(["mean"] if means else [])], rows,
+            ["method", "parameters", "of base", *(["seeds"] if uneven else []), *titles.values(),
+             *(["mean"] if means else [])],
+            rows,
         )
     )  # fmt: skip
     made.notes = about(results, everything, "the paper has no such figure; `intarsia paper glue` has its scores")
@@ -82,6 +87,12 @@ def _changed(asked: Asked) -> str:
     if asked.bias_correction is None:
         return ""
     return f", {'with' if asked.bias_correction else 'without'} bias correction"
+
+
+def _seeds(chosen: list[Chosen]) -> str:
+    """How many each task has: 5, or 3-5 where tasks differ."""
+    counts = sorted({len(best.records) for best in chosen})
+    return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
 
 
 def _best(results: Results, everything: list[Planned], task: str) -> dict[str, Chosen]:

@@ -14,6 +14,7 @@ from intarsia.methods import Bottleneck, Full, LayerNorms, Method, TopLayers, fr
 from intarsia.tasks.answering import FEWEST, default_length
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.suites.registry import find
+from intarsia.train.job import Settings
 
 BATCH = 32
 
@@ -34,13 +35,13 @@ class Planned:
     bias_correction: bool | None = False  # of the optimizer's means
 
     def settings(self, max_length: int | None) -> dict[str, Any]:
-        recipe = self.method.recipe
-        corrected = recipe.get("bias_correction") if self.bias_correction is None else self.bias_correction
+        own = {name: getattr(self, name) for name in ("learning_rate", "epochs", "batch_size", "bias_correction")}
+        recipe = Settings.for_method(self.method, **own)
         return {
-            "bias_correction": bool(corrected),
-            "learning_rate": self.learning_rate or float(recipe.get("learning_rate", 3e-4)),
-            "epochs": self.epochs or int(recipe.get("epochs", 5)),
-            "batch_size": self.batch_size or int(recipe.get("batch_size", BATCH)),
+            "bias_correction": recipe.adam.bias_correction,
+            "learning_rate": recipe.learning_rate,
+            "epochs": recipe.epochs,
+            "batch_size": recipe.batch_size,
             "seed": self.seed,
             "metric": self.metric or names.metric(self.task),
             "max_length": tokens(self.task, max_length),

@@ -74,7 +74,8 @@ def test_the_optimizer_is_the_authors_but_for_methods_recipes() -> None:
             assert settings.adam.bias_correction is found[p.group]
         return {group for group, on in found.items() if on}
 
-    assert corrected("methods", None) == {n for n in METHODS if parse(n).recipe.get("bias_correction")} >= {"layernorm"}
+    by_recipe = {n for n in METHODS if parse(n).recipe.get("bias_correction", True)}
+    assert corrected("methods", None) == by_recipe >= {"layernorm", "houlsby-64"} and "lora-8" not in by_recipe
     assert corrected("methods", False) == corrected("glue", None) == corrected("tradeoff", None) == set()
     assert corrected("methods", True) == set(METHODS) and corrected("tradeoff", True) >= {"layernorm", "full"}
 

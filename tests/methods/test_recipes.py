@@ -1,0 +1,22 @@
+"""What the documentation says of methods' recipes is what they train by."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from intarsia.methods import METHODS, parse
+from intarsia.train.job import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+ROW = re.compile(r"^\| `([^`]+)` \| (\S+) \| (\d+) \| (\d+) \| (yes|no) \|$", re.MULTILINE)
+
+
+def test_the_page_has_every_methods_recipe() -> None:
+    rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
+    assert {type(parse(name)) for name, *_ in rows} == set(METHODS.values())
+    for name, rate, epochs, batch, corrected in rows:
+        own = Settings.for_method(parse(name))
+        said = float(rate), int(epochs), int(batch), corrected == "yes"
+        assert said == (own.learning_rate, own.epochs, own.batch_size, own.adam.bias_correction), name
+    assert Settings.for_method(parse("houlsby-64")) == Settings()
