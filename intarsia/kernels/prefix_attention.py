@@ -48,6 +48,20 @@ def _over_prefix(
 
 
 @triton.jit
+def _parted(p, keep, log, others, gs, first, vs, rescale, DROP: tl.constexpr, EXACT: tl.constexpr):
+    """What a gradient comes to: the prefix's share in it and its probabilities after dropout, how the logarithm of the
+    segments' sums changes (`others`; `first` is what they gave), and the prefix's scores."""
+    share = 1.0 / (1.0 + tl.exp2(others - log))
+    dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
+    if DROP:
+        dropped = tl.where(keep, p * rescale, 0.0)
+        dp = tl.where(keep, dp * rescale, 0.0)
+    mean = tl.sum(dp * p, 1)
+    change = share * (1.0 - share) * (tl.sum(gs.to(tl.float32) * first.to(tl.float32), 1) - mean)
+    return share, dropped, change, p * ((dp - mean[:, None]) * share[:, None] - change[:, None])
+
+
+@triton.jit
 def _prefix_forward(
     q, own, sums, keys, values, out, tile_slot, slot_start, seeds, site, limit, rescale, scale, size, token_stride,
     slot_stride, DROP: tl.constexpr, T: tl.constexpr, P: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr,
@@ -96,17 +110,12 @@ def _prefix_backward(
     p, keep, log = _over_prefix(
         qs, ks, size, scale, seed, site, limit, local, head, DROP, T, P, HEADS, EXACT,
     )  # fmt: skip
-    share = 1.0 / (1.0 + tl.exp2(tl.load(sums + rows * HEADS + head) - log))
     to = rows[:, None] * (HEADS * D) + head * D + d[None, :]
     gs, first = tl.load(g + to, mask=wide, other=0.0), tl.load(own + to, mask=wide, other=0.0)
+    others = tl.load(sums + rows * HEADS + head)
+    share, _, change, ds = _parted(p, keep, log, others, gs, first, vs, rescale, DROP, EXACT)
     tl.store(g_own + to, (gs.to(tl.float32) * (1.0 - share)[:, None]).to(g_own.dtype.element_ty), mask=wide)
-    dp = tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
-    if DROP:
-        dp = tl.where(keep, dp * rescale, 0.0)
-    mean = tl.sum(dp * p, 1)
-    change = share * (1.0 - share) * (tl.sum(gs.to(tl.float32) * first.to(tl.float32), 1) - mean)
     tl.store(apart + rows * HEADS + head, change)
-    ds = p * ((dp - mean[:, None]) * share[:, None] - change[:, None])
     y = tl.dot((ds * scale).to(ks.dtype), ks, input_precision="ieee" if EXACT else "tf32")
     tl.store(dq + rows[:, None] * grad_stride + head * D + d[None, :], y.to(dq.dtype.element_ty), mask=wide)
 
@@ -135,16 +144,10 @@ def _prefix_weights(
         p, keep, log = _over_prefix(
             qs, ks, size, scale, seed, site, limit, at - start, head, DROP, T, P, HEADS, EXACT,
         )  # fmt: skip
-        share = 1.0 / (1.0 + tl.exp2(tl.load(sums + rows * HEADS + head) - log))
         to = rows[:, None] * (HEADS * D) + head * D + d[None, :]
         gs, first = tl.load(g + to, mask=wide, other=0.0), tl.load(own + to, mask=wide, other=0.0)
-        dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
-        if DROP:
-            dropped = tl.where(keep, p * rescale, 0.0)
-            dp = tl.where(keep, dp * rescale, 0.0)
-        mean = tl.sum(dp * p, 1)
-        change = share * (1.0 - share) * (tl.sum(gs.to(tl.float32) * first.to(tl.float32), 1) - mean)
-        ds = p * ((dp - mean[:, None]) * share[:, None] - change[:, None])
+        others = tl.load(sums + rows * HEADS + head)
+        share, dropped, _, ds = _parted(p, keep, log, others, gs, first, vs, rescale, DROP, EXACT)
         weights = tl.trans((dropped * share[:, None]).to(gs.dtype))
         for_values += tl.dot(weights, gs, input_precision="ieee" if EXACT else "tf32")
         turned = tl.trans((ds * scale).to(qs.dtype))
