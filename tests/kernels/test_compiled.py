@@ -103,9 +103,9 @@ def test_products_are_told_that_copies_have_ended(name):
 
 def test_other_programs_are_left_alone():
     code = "\twgmma.fence.sync.aligned;\n"
-    assert fences.fenced(code) == code
-    ours = code + '.file 1 "/lib/intarsia/kernels/linear.py"\n'
-    assert fences.fenced(ours) == f"\t{fences.FENCE}\n" + ours
+    theirs, ours = (code + f'.file 1 "/lib/{name}/kernels/linear.py"\n' for name in ("other", "intarsia"))
+    assert fences.fenced(theirs) == theirs
+    assert fences.fenced(ours) == f"\t{fences.FENCE}\n" + ours and fences.fenced(code).count("\n") == 2
     assert fences.needed("3.6.0") and fences.needed("3.7.0") and not fences.needed("3.7.1")
 
 
