@@ -142,7 +142,6 @@ class Bank:
         killed goes on where it was when called again with the same arguments, unless `fresh`.
         """
         from intarsia.methods import Bottleneck
-        from intarsia.tasks.answering import default_length
         from intarsia.train.job import Job, Settings
         from intarsia.train.loop import train
 
@@ -151,7 +150,7 @@ class Bank:
             check_choosing(settings.metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
         method = method or Bottleneck()
-        settings = settings or Settings.for_method(method, max_length=default_length(task.kind))
+        settings = settings or Settings.for_task(method, task)
         job = Job(name, task, method, pooling, settings)
         method.check(self.encoder.shape)
         with working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:

@@ -130,7 +130,6 @@ def learn(
         )
     chosen = parse(method or "houlsby-64", option or ())
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
-    from intarsia.tasks.answering import default_length
     from intarsia.train.job import Settings
 
     common: dict[str, Any] = {
@@ -138,7 +137,7 @@ def learn(
         "bias_correction": bias_correction, "seed": seed,
     }  # fmt: skip
     own = {"learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience}
-    settings = Settings.for_method(chosen, **common | own | {"max_length": max_length or default_length(task.kind)})
+    settings = Settings.for_task(chosen, task, **common | own)
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)

@@ -128,7 +128,7 @@ def _jobs(
 
     return {
         name: [
-            Job("compare", task, method, pooling, Settings.for_method(method, **given, seed=seed))
+            Job("compare", task, method, pooling, Settings.for_task(method, task, **given, seed=seed))
             for seed in range(seeds)
         ]
         for name, method in methods.items()

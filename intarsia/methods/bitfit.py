@@ -35,7 +35,7 @@ class BitFit(Method):
     paper: ClassVar[str] = "Ben Zaken et al. 2021"
     trains: ClassVar[str] = "every bias"
     mergeable: ClassVar[bool] = True
-    recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-4, "epochs": 16, "batch_size": 8}
+    recipe: ClassVar[dict[str, object]] = {"learning_rate": 4e-4, "epochs": 16, "batch_size": 8}
 
     def __post_init__(self) -> None:
         for site in self.sites or ():

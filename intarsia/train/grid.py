@@ -10,7 +10,6 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods import parse
-from intarsia.tasks.answering import default_length
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.train.job import Job, Settings
@@ -50,11 +49,10 @@ class Grid:
             for rate, epochs, batch, seed in itertools.product(*options):
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
-                    "max_length": default_length(data.kind),
                     "prefix_dropout": self.prefix_dropout, "bias_correction": self.bias_correction,
                     **{k: v for k, v in given.items() if v is not None},
                 }  # fmt: skip
-                found.append(Job(name, data, method, pooling, Settings.for_method(method, **chosen)))
+                found.append(Job(name, data, method, pooling, Settings.for_task(method, data, **chosen)))
         return sorted(found, key=lambda job: -job.settings.epochs)  # the longest first: no seat is left waiting for it
 
 

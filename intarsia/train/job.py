@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, to_dict
-from intarsia.tasks.answering import FEWEST
+from intarsia.tasks.answering import FEWEST, default_length
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.train.optimizer import AdamSettings
+
+FEWEST_STEPS = 200  # of a recipe's epochs: with fewer, on a few hundred texts, little is learned
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,17 @@ class Settings:
         if own:
             chosen["adam"] = AdamSettings(**own)
         return cls(**chosen)
+
+    @classmethod
+    def for_task(cls, method: Method, data: TaskData, **given: Any) -> Settings:
+        """As `for_method`, with what is usual for a task: more epochs where the recipe's would be few steps, and texts
+        as long as its kind's."""
+        given["max_length"] = given.get("max_length") or default_length(data.kind)
+        settings = cls.for_method(method, **given)
+        if given.get("epochs") is not None:
+            return settings
+        steps = math.ceil(len(data.train) / settings.batch_size)
+        return replace(settings, epochs=max(settings.epochs, math.ceil(FEWEST_STEPS / steps)))
 
     def __post_init__(self) -> None:
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):

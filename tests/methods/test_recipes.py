@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from families import opinions
+
 from intarsia.methods import METHODS, parse
+from intarsia.tasks import load_data
 from intarsia.train.job import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
@@ -20,3 +23,11 @@ def test_the_page_has_every_methods_recipe() -> None:
         said = float(rate), int(epochs), int(batch), corrected == "yes"
         assert said == (own.learning_rate, own.epochs, own.batch_size, own.adam.bias_correction), name
     assert Settings.for_method(parse("houlsby-64")) == Settings()
+
+
+def test_a_recipe_has_steps_enough_for_few_texts() -> None:
+    method, few = parse("houlsby-64"), load_data(opinions(100))
+    assert len(few.train) == 80  # three steps
+    assert Settings.for_task(method, few).epochs == 67 and Settings.for_task(method, few, batch_size=8).epochs == 20
+    assert Settings.for_task(method, few, epochs=2).epochs == 2
+    assert Settings.for_task(method, load_data(opinions(1000))) == Settings()
