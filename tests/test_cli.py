@@ -58,7 +58,7 @@ def test_a_task_that_says_one_label_of_every_text_is_called_out(base: str, tmp_p
     assert done.returncode == 0, done.stderr
     assert "It says '[usual]' of every validation text. Try a smaller learning rate" in done.stdout
     shown = intarsia("show", "odd", cwd=tmp_path).stdout
-    assert "; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
+    assert "at epoch 4; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
 
 
 def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
