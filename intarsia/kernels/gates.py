@@ -1,4 +1,7 @@
-"""Hard-concrete gates on a difference (`intarsia/methods/gates.py`), drawn by hashing: one kernel forward, one back."""
+"""Hard-concrete gates on a difference (`intarsia/methods/gates.py`), drawn by hashing: one kernel forward, one back.
+
+The way back adds the gradient of the penalty on the expected number of open gates, which is read from the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,20 @@ def _forward(theta, difference, alpha, out, seeds, site, count, edge, left, righ
 
 @triton.jit
 def _backward(
-    grad, difference, alpha, d_difference, d_alpha, seeds, site, count, edge, left, right, BLOCK: tl.constexpr
-):
+    grad, difference, alpha, d_difference, d_alpha, seeds, site, count, edge, left, right, penalty, shift,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    s = _concrete(tl.load(alpha + index, mask=inside, other=0.0), seeds, site, index, edge)
+    a = tl.load(alpha + index, mask=inside, other=0.0)
+    s = _concrete(a, seeds, site, index, edge)
     stretched = s * (right - left) + left
     g = tl.load(grad + index, mask=inside, other=0.0).to(tl.float32)
     tl.store(d_difference + index, tl.minimum(tl.maximum(stretched, 0.0), 1.0) * g, mask=inside)
     slope = tl.where((stretched >= 0.0) & (stretched <= 1.0), s * (1.0 - s) * (right - left), 0.0)
     by_alpha = slope * tl.load(difference + index, mask=inside, other=0.0) * g
-    tl.store(d_alpha + index, by_alpha, mask=inside)
+    expected = 1.0 / (1.0 + tl.exp(shift - a))
+    tl.store(d_alpha + index, by_alpha + penalty * expected * (1.0 - expected), mask=inside)
 
 
 class _Gated(torch.autograd.Function):
@@ -55,17 +61,18 @@ class _Gated(torch.autograd.Function):
         theta, difference, alpha = theta.contiguous(), difference.contiguous(), alpha.contiguous()
         ctx.save_for_backward(difference, alpha, seeds)
         ctx.rest = rest
+        site, edge, left, right, *_ = rest
         out = torch.empty_like(theta)
-        _forward[_grid(out)](theta, difference, alpha, out, seeds, rest[0], out.numel(), *rest[1:], BLOCK)
+        _forward[_grid(out)](theta, difference, alpha, out, seeds, site, out.numel(), edge, left, right, BLOCK)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         difference, alpha, seeds = ctx.saved_tensors
         found = torch.empty_like(difference), torch.empty_like(alpha)
-        size, (site, *edges) = alpha.numel(), ctx.rest
-        _backward[_grid(alpha)](grad.contiguous(), difference, alpha, *found, seeds, site, size, *edges, BLOCK)
-        return None, *found, None, None, None, None, None
+        size, (site, *numbers) = alpha.numel(), ctx.rest
+        _backward[_grid(alpha)](grad.contiguous(), difference, alpha, *found, seeds, site, size, *numbers, BLOCK)
+        return None, *found, None, *(None for _ in ctx.rest)
 
 
 def _grid(x: Tensor) -> tuple[int]:
@@ -73,8 +80,10 @@ def _grid(x: Tensor) -> tuple[int]:
 
 
 def gated(
-    theta: Tensor, difference: Tensor, alpha: Tensor, site: int, layout: Layout, edge: float, left: float, right: float
-) -> Tensor:
+    theta: Tensor, difference: Tensor, alpha: Tensor, site: int, layout: Layout, edge: float, left: float, right: float,
+    penalty: float,
+) -> Tensor:  # fmt: skip
     """theta + difference * gates, in theta's type; of the pass's first slot. `site` tells one call in a pass from
-    another."""
-    return _Gated.apply(theta, difference, alpha, layout.seeds, site_of(site), edge, left, right)
+    another. alpha's gradient has `penalty` times that of the expected number of open gates in it."""
+    shift = math.log(-left / right)
+    return _Gated.apply(theta, difference, alpha, layout.seeds, site_of(site), edge, left, right, penalty, shift)

@@ -7,7 +7,6 @@ trained on with the mask fixed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -85,20 +84,21 @@ class DiffPruning(Method):
         if self.structured:
             group = tensors[f"group.{name}"]
             difference = difference * opened(group, None if noise is None else noise.uniform(group.shape))
-        return gated(theta, difference, alpha, noise)
+        return gated(theta, difference, alpha, noise, 0.0 if self.structured else self.penalty_weight)
 
-    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
-        if phase != "gates":
+    def penalty(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> Tensor | None:
+        from intarsia.methods.gates import expected, in_one_sweep
+
+        if phase != "gates" or (in_one_sweep(noise) and not self.structured):
             return None
-        from intarsia.methods.gates import LEFT, RIGHT
-
-        shift = math.log(-LEFT / RIGHT)
         total = None
         for name in base:
-            expected = (tensors[f"gate.{name}"] - shift).sigmoid().sum()
+            open_ones = expected(tensors[f"gate.{name}"]).sum()
             if self.structured:  # the paper's product, not the authors' program's sum
-                expected = expected * (tensors[f"group.{name}"] - shift).sigmoid()[0]
-            total = expected if total is None else total + expected
+                open_ones = open_ones * expected(tensors[f"group.{name}"])[0]
+            total = open_ones if total is None else total + open_ones
         return None if total is None else total * self.penalty_weight
 
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:

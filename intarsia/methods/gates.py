@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,13 +20,26 @@ def opened(alpha: Tensor, uniform: Tensor | None) -> Tensor:
     return _stretched(_concrete(alpha, uniform)).clamp_(0.0, 1.0)
 
 
-def gated(theta: Tensor | float, difference: Tensor, alpha: Tensor, noise: Noise | None) -> Tensor:
-    """theta + difference * gates; a gradient reaches the difference and alpha."""
-    if isinstance(noise, FixedNoise) and isinstance(theta, Tensor):
+def gated(
+    theta: Tensor | float, difference: Tensor, alpha: Tensor, noise: Noise | None, penalty: float = 0.0
+) -> Tensor:
+    """theta + difference * gates; a gradient reaches the difference and alpha. `penalty`: where `in_one_sweep`, times
+    the expected number of open gates, is in alpha's gradient; elsewhere it is the loss's own."""
+    if in_one_sweep(noise) and isinstance(theta, Tensor):
         from intarsia.kernels import gates
 
-        return gates.gated(theta, difference, alpha, noise.site(), noise.layout, EDGE, LEFT, RIGHT)
+        return gates.gated(theta, difference, alpha, noise.site(), noise.layout, EDGE, LEFT, RIGHT, penalty)
     return _Gated.apply(theta, difference, alpha, None if noise is None else noise.uniform(alpha.shape))
+
+
+def in_one_sweep(noise: Noise | None) -> TypeGuard[FixedNoise]:
+    """Whether a kernel computes the gates, and adds the gradient of their penalty on its way back."""
+    return isinstance(noise, FixedNoise)
+
+
+def expected(alpha: Tensor) -> Tensor:
+    """How probable it is that gates are open."""
+    return (alpha - math.log(-LEFT / RIGHT)).sigmoid()
 
 
 def _concrete(alpha: Tensor, uniform: Tensor | None) -> Tensor:

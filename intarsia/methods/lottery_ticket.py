@@ -71,7 +71,9 @@ class LotteryTicket(Method):
             return whole_weights(tensors)
         return added(self.trained(shape), kept["index"], tensors["values"], base)
 
-    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
+    def penalty(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> Tensor | None:
         if not self.l1:
             return None
         total = shape.parameters

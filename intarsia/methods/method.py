@@ -123,8 +123,11 @@ class Method:
         what earlier phases left. Of the last phase, both are what the inlay holds."""
         return {}
 
-    def penalty(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Tensor | None:
-        """What is added to the loss."""
+    def penalty(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> Tensor | None:
+        """What is added to the loss, in the pass whose `noise` its `weights` had; None: nothing, or its gradient is in
+        theirs."""
         return None
 
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:

@@ -259,7 +259,7 @@ class Recorded:
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
             losses = self.heads.losses(states, tables, noise, leaves)
-            penalty = self._penalty(leaves)
+            penalty = self._penalty(leaves, noise)
             gradient = stack.slots.gradient(losses.sum() if penalty is None else losses.sum() + penalty, leaves)
         s = stack.adam.settings
         norms = torch.linalg.vector_norm(gradient, dim=1)
@@ -270,12 +270,12 @@ class Recorded:
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip
 
-    def _penalty(self, leaves: Mapping[str, Tensor]) -> Tensor | None:
+    def _penalty(self, leaves: Mapping[str, Tensor], noise: FixedNoise) -> Tensor | None:
         """What the method adds to the loss."""
         if not self.method.changes_base:
             return None
         own = {k.removeprefix("method."): v.squeeze(0) for k, v in leaves.items() if k.startswith("method.")}
-        return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights)
+        return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights, noise)
 
     @torch.no_grad()
     def _answer(self, tables: Tables) -> Tensor:

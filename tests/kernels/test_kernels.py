@@ -259,14 +259,16 @@ def test_gates(dtype):
     layout, _ = make_layout()
     theta, g = draw(13, 170, grad=False).to(dtype), draw(13, 170, grad=False, seed=9)
     difference, alpha = draw(13, 170, seed=1), (3 * draw(13, 170, seed=2, grad=False)).requires_grad_()
-    ours = gates.gated(theta, difference, alpha, 5, layout, plain_gates.EDGE, plain_gates.LEFT, plain_gates.RIGHT)
+    limits = plain_gates.EDGE, plain_gates.LEFT, plain_gates.RIGHT
+    ours = gates.gated(theta, difference, alpha, 5, layout, *limits, 0.3)
     theirs = plain_gates._Gated.apply(theta, difference, alpha, uniform.uniform(alpha.shape, 5, layout))
     assert ours.dtype == dtype and theirs.dtype == torch.float32
     torch.testing.assert_close(ours, theirs.to(dtype))
     opened = (theirs - theta.float()) / difference
     assert 0.1 < float((opened.abs() < 1e-3).float().mean()) < 0.6  # some are closed, some open, some between
     mine = torch.autograd.grad(ours, (difference, alpha), g.to(dtype))
-    for one, other in zip(mine, torch.autograd.grad(theirs, (difference, alpha), g.to(dtype).float()), strict=True):
+    loss = (theirs * g.to(dtype).float()).sum() + 0.3 * plain_gates.expected(alpha).sum()
+    for one, other in zip(mine, torch.autograd.grad(loss, (difference, alpha)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
