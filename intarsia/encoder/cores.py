@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from intarsia.encoder.attention import packed_attention, prefix_of
 
 if TYPE_CHECKING:
-    from intarsia.encoder.routed import Switchboard
+    from intarsia.encoder.routed import Pass, Switchboard
 
 
 class MPNetCore(nn.Module):
@@ -46,7 +46,7 @@ class MPNetCore(nn.Module):
             scale=1.0 / math.sqrt(q.shape[-1]),
             p=self.p,
             noise=current.noise,
-            relative=self.bias[0](batch.longest),
+            relative=self.bias[0](batch.longest, current),
             prefix=prefix_of(current, self.layer, self.heads, q.dtype),
         )
         if current.padded:
@@ -63,9 +63,9 @@ class MPNetBias:
         self.made_from: Tensor | None = None
         self.older: list[Tensor] = []  # a recorded pass may still read them
 
-    def __call__(self, longest: int) -> Tensor:
+    def __call__(self, longest: int, current: Pass) -> Tensor:
         weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
-        known = self.table if self.made_from is weight else None
+        known = self.table if self.made_from is weight else current.relative
         if known is not None and known.device == weight.device and known.shape[1] >= 2 * longest - 1:
             return known
         distance = torch.arange(-longest + 1, longest, device=weight.device)
@@ -74,6 +74,8 @@ class MPNetBias:
         if isinstance(weight, nn.Parameter):  # the base's own: not one that stands for it in this pass
             self.older += [] if self.table is None else [self.table]
             self.table, self.made_from = table, weight
+        else:
+            current.relative = table
         return table
 
 

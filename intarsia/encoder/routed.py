@@ -53,6 +53,7 @@ class Pass:
     layer_input: Tensor | None = None
     span: Span = field(default_factory=Span)
     memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
+    relative: Tensor | None = None  # MPNet's bias by distance, where weights of the pass's own give it: for all layers
     _owned: dict[tuple[int, bool], tuple[slice, Runs | FixedRuns]] = field(default_factory=dict)
     _rows: dict[tuple[int, bool], Rows] = field(default_factory=dict)
 

@@ -177,6 +177,7 @@ def _bottleneck_weights(
         mine = (rows < end)[:, None]
         wide = tl.load(wide_from + rows[:, None] * width + k[None, :], mask=mine & inside[None, :], other=0.0)
         narrow = tl.load(narrow_from + rows[:, None] * size + units[None, :], mask=mine & real[None, :], other=0.0)
+        wide = tl.where(mine, wide, 0.0)  # as it is; but computed: `linear.py` says why
         if up == 1:
             sums += tl.sum(wide.to(tl.float32), 0)
         else:

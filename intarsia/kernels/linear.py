@@ -50,10 +50,15 @@ def _linear_weights(
     i = tl.program_id(2) * BI + tl.arange(0, BI)
     total = tl.zeros((BO, BI), tl.float32)
     sums = tl.zeros((BO,), tl.float32)
-    for at in range(tl.load(slot_start + slot), tl.load(slot_end + slot), ALIGN):
+    end = tl.load(slot_end + slot)
+    for at in range(tl.load(slot_start + slot), end, ALIGN):
         rows = (at + tl.arange(0, ALIGN)).to(tl.int64)
         back = tl.load(g + rows[:, None] * outer + o[None, :], mask=(o < outer)[None, :], other=0.0)
         read = tl.load(x + rows[:, None] * inner + i[None, :], mask=(i < inner)[None, :], other=0.0)
+        # Of a block that a product and a sum read, Triton (3.8, too) keeps one copy too few while it loads ahead: the
+        # next is written to where a product under way still reads (github.com/triton-lang/triton/pull/7110). It waits
+        # for a product whose other side is computed, as here.
+        read = tl.where((rows < end)[:, None], read, 0.0)
         total = tl.dot(tl.trans(back), read, total, input_precision="ieee" if EXACT else "tf32")
         if HAS_BIAS:
             sums += tl.sum(back.to(tl.float32), 0)

@@ -57,10 +57,11 @@ def kernels():
             title = f"{units}{'-dropout' * drop}"
             yield f"forward-{title}", bottleneck._bottleneck_forward, own, warps, stages
             yield f"backward-{title}", bottleneck._bottleneck_backward, own | {"SKIP": True}, warps, stages
-            chunk, block, warps, stages, launches = bottleneck._chunks(32, units, exact=False)
-            for which in launches:
-                own = {"WHICH": which, "DROP": drop, "CHUNK": chunk, "M": 64, "BLOCK": block}
-                yield f"weights-{which}-{title}", bottleneck._bottleneck_weights, own, warps, stages
+            for slots in (4, 32):
+                chunk, block, warps, stages, launches = bottleneck._chunks(slots, units, exact=False)
+                for which in launches:
+                    own = {"WHICH": which, "DROP": drop, "CHUNK": chunk, "M": 64, "BLOCK": block}
+                    yield f"weights-{which}-{slots}-{title}", bottleneck._bottleneck_weights, own, warps, stages
         long = {"RELATIVE": True, "DROP": drop, "ALIGN": 64, "ABOVE": 128, "B": 64, "D": 64, "WIDE": 64, "HEADS": 12}
         for name in ("_long_forward", "_long_queries", "_long_keys"):
             more = {} if name == "_long_forward" else {"TRAINED": False, "JOINED": True}
@@ -89,6 +90,26 @@ def test_no_product_under_way_reads_registers_that_change(name):
         if "warp_group_dot " in line and "opIdx = 0" in line and "isAsync = true" in line:
             waits = (int(m[1]) for later in lines[i:] if (m := re.search(r"dot_wait.*pendings = (\d+)", later)))
             assert next(waits) == 0, line.strip()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_copy_writes_to_what_a_product_under_way_reads(name):
+    """A loop that copies ahead for products that it does not wait for needs a buffer for each of its stages; Triton
+    has one less where something else reads the same block (github.com/triton-lang/triton/pull/7110)."""
+    *rest, stages = KERNELS[name]
+    lines = compiled(*rest, stages).asm["ttgir"].splitlines()
+    from_where = {m[1]: m[2] for line in lines if (m := re.search(r"(%\w+) = ttg\.memdesc_trans (%\w+)", line))}
+    buffers = {
+        m[1]: int(m[2])
+        for line in lines
+        if (m := re.search(r"(%\w+) = ttg\.memdesc_index .*?memdesc<(\d+)x\d+x\d+x\w+, .* ->", line))
+    }
+    for i, line in enumerate(lines):
+        product = re.search(r"warp_group_dot (%\w+), (%\w+),.*isAsync = true", line)
+        waits = (int(m[1]) for later in lines[i:] if (m := re.search(r"dot_wait.*pendings = (\d+)", later)))
+        if product and next(waits):
+            for side in product.groups():
+                assert buffers[from_where.get(side, side)] >= stages, line.strip()
 
 
 @pytest.mark.parametrize("name", KERNELS)
