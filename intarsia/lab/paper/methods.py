@@ -62,10 +62,11 @@ def draw(results: Results) -> Drawn:
         made.pictures.insert(0, Picture("methods", figure, caption))
     base = int(results.store.encoder["parameters"])
     counts = {name: best.parameters["method"] for some in found.values() for name, best in some.items()}
-    seeds = {name: _seeds([some[name] for some in found.values() if name in some]) for name in counts}
-    uneven = len(set(seeds.values())) > 1
+    seeds = {task: max(len(best.records) for best in some.values()) for task, some in found.items()}
+    if len(set(seeds.values())) > 1:
+        titles = {task: f"{title}\n{seeds[task]} seeds" for task, title in titles.items()}
     rows = [
-        [name, f"{counts[name]:,}", share(counts[name] / base), *([seeds[name]] if uneven else []),
+        [name, f"{counts[name]:,}", share(counts[name] / base),
          *(str(some[name].score) if name in some else "–" for some in found.values()),
          *([str(Mean.of([*means[name].values()])) if name in means else "–"] if means else [])]
         for name in sorted(counts, key=lambda name: counts[name])
@@ -74,12 +75,12 @@ def draw(results: Results) -> Drawn:
     made.sheets.append(
         Sheet(
             f"{encoder_name(results)}: {recipe}, by trained parameters without the head",
-            ["method", "parameters", "of base", *(["seeds"] if uneven else []), *titles.values(),
-             *(["mean"] if means else [])],
+            ["method", "parameters", "of base", *titles.values(), *(["mean"] if means else [])],
             rows,
         )
-    )  # fmt: skip
+    )
     made.notes = about(results, everything, "the paper has no such figure; `intarsia paper glue` has its scores")
+    made.notes += _fewer(found, seeds)
     return made
 
 
@@ -89,10 +90,16 @@ def _changed(asked: Asked) -> str:
     return f", {'with' if asked.bias_correction else 'without'} bias correction"
 
 
-def _seeds(chosen: list[Chosen]) -> str:
-    """How many each task has: 5, or 3-5 where tasks differ."""
-    counts = sorted({len(best.records) for best in chosen})
-    return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else str(counts[0])
+def _fewer(found: dict[str, dict[str, Chosen]], seeds: dict[str, int]) -> list[str]:
+    """Which methods have fewer seeds than the others of a task."""
+    lacking: dict[str, list[str]] = {}
+    for task, some in found.items():
+        for name, best in some.items():
+            if len(best.records) < seeds[task]:
+                lacking.setdefault(name, []).append(f"{len(best.records)} on {names.official(task)}")
+    told = "; ".join(f"{name} {', '.join(where)}" for name, where in lacking.items())
+    mean = "The mean is over the seeds that all tasks have." if len(found) > 1 and len(set(seeds.values())) > 1 else ""
+    return [*([mean] if mean else []), *([f"Fewer seeds: {told}."] if told else [])]
 
 
 def _best(results: Results, everything: list[Planned], task: str) -> dict[str, Chosen]:

@@ -196,7 +196,7 @@ def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
 
 
 def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
-    from intarsia.lab.paper.methods import _means
+    from intarsia.lab.paper.methods import _fewer, _means
 
     def chosen(task: str, tests: dict[int, float]) -> Chosen:
         records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
@@ -206,6 +206,9 @@ def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
     rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9})}
     assert _means({"glue/cola": cola, "glue/rte": rte}) == {"full": pytest.approx({0: 0.55, 1: 0.65})}
     assert _means({"glue/cola": cola}) == {}
+    told = _fewer({"glue/cola": cola, "glue/rte": rte}, {"glue/cola": 2, "glue/rte": 3})
+    assert told[1] == "Fewer seeds: bitfit 1 on CoLA." and "mean" in told[0]
+    assert _fewer({"glue/rte": rte}, {"glue/rte": 3}) == []
 
 
 def test_a_mean_is_never_less_than_nothing_by_rounding() -> None:
