@@ -55,8 +55,10 @@ class Floor:
     they have ended, the runs of the next shape take their place. Elsewhere any runs share a pass (`Eager`).
     """
 
-    def __init__(self, encoder: Encoder, together: int | None, prefix: PrefixCache) -> None:
+    def __init__(self, encoder: Encoder, together: int | None, prefix: PrefixCache, jobs: int = MOST_SEATS) -> None:
+        """`jobs`: how many there will be, at most; a stack has no seats that would stay empty."""
         self.encoder, self.together, self.prefix = encoder, together, prefix
+        self.seats = together or max(1, min(jobs, MOST_SEATS))
         self.tokenizer = Tokenizer(encoder)
         self.stepper: Stepper = Eager()
 
@@ -131,7 +133,7 @@ class Floor:
         del recorded
         gc.collect()  # the old stack's passes know it: only so is its memory free, of which the new one takes its share
         torch.cuda.empty_cache()
-        return Recorded(job, self.encoder, self.together or MOST_SEATS)
+        return Recorded(job, self.encoder, self.seats)
 
     def _records(self, job: Job) -> bool:
         """Whether the job's passes can be recorded."""

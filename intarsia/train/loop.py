@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.memory import Tidy
 from intarsia.train import checkpoint
-from intarsia.train.floor import Floor, Rows
+from intarsia.train.floor import MOST_SEATS, Floor, Rows
 from intarsia.train.job import Job
 from intarsia.train.order import epoch_batches
 from intarsia.train.prefix import PrefixCache
@@ -98,14 +99,14 @@ def train_together(
 
     When a job ends, stops early or diverges, `done` is told and the next job takes its seat; the others do not notice.
     Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as seats become free, so
-    it may be a queue that others fill or take from. With `score_test` each ended job's best checkpoint is scored on its
-    test part as well, which decides nothing. `prefix` keeps what the lower layers give, for jobs that have no dropout
-    there (None: in memory alone); it is empty when all jobs have ended. In its folder lie the states that feature-based
-    jobs learn from, too, which stay.
+    it may be a queue that others fill or take from; if it says how many there are, there are no seats for more. With
+    `score_test` each ended job's best checkpoint is scored on its test part as well, which decides nothing. `prefix`
+    keeps what the lower layers give, for jobs that have no dropout there (None: in memory alone); it is empty when all
+    jobs have ended. In its folder lie the states that feature-based jobs learn from, too, which stay.
     """
     queue = _Queue(jobs)
     prefix = prefix or PrefixCache(encoder)
-    floor = Floor(encoder, together, prefix)
+    floor = Floor(encoder, together, prefix, length_hint(jobs, MOST_SEATS))
     seats: dict[Run, Seat] = {}
     saving, tidy = _Saving(save_every), Tidy()
     seated = 1  # when the queue was last asked: it is asked again when one has left

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Full, LayerNorms, LoRA, Method, Pfeiffer, Prefix
 from intarsia.tasks import load_data
-from intarsia.train.floor import Floor
+from intarsia.train.floor import MOST_SEATS, Floor
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained
@@ -170,6 +171,24 @@ def test_as_many_jobs_share_a_pass_as_make_a_good_size() -> None:
     jobs = [job(i, Bottleneck(4), epochs=1) for i in range(5)]
     train_together(jobs, encoder, done=lambda j, _: seen.discard(j.name), watch=watch)
     assert most[0] == 5  # tiny texts: all fit
+
+
+def test_a_stack_has_no_more_seats_than_there_are_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    class Seen(Floor):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            found.append(self.seats)
+            raise InterruptedError
+
+    monkeypatch.setattr("intarsia.train.loop.Floor", Seen)
+    one, encoder = job(0, BitFit()), tiny_with_words()
+    some = (one for _ in range(3))  # does not say how many
+    for jobs, together in (([], None), ([one] * 3, None), ([one] * 100, None), (some, None), ([one] * 9, 4)):
+        with pytest.raises(InterruptedError):
+            train_together(jobs, encoder, done=lambda *_: None, together=together)
+    assert found == [1, 3, MOST_SEATS, MOST_SEATS, 4]
 
 
 def test_those_who_wait_are_asked_only_when_a_seat_is_free(monkeypatch):

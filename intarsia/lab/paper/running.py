@@ -111,7 +111,7 @@ class Running:
             self._tell_stored()
             self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
             train_together(
-                self._jobs(sorted(left, key=self._place)),
+                _Jobs(self._jobs(sorted(left, key=self._place)), len(left)),
                 self.encoder,
                 together=together,
                 score_test=True,
@@ -215,6 +215,19 @@ class Running:
             else:
                 found[name] = score_on(job, result, loaded.extras[name], self.encoder)
         return found
+
+
+class _Jobs:
+    """As seats become free, and how many there are at most."""
+
+    def __init__(self, jobs: Iterator[Job], most: int) -> None:
+        self.jobs, self.most = jobs, most
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.jobs
+
+    def __length_hint__(self) -> int:
+        return self.most
 
 
 def _point(record: Record) -> Point:
