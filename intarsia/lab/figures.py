@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from intarsia.lab.comparison import Comparison, Row, Score
 
 _GREY = "#555555"
+_MANY = 12  # points: so many may need a smaller scale for those that are far from the others
 # Kinds of methods: colour and marker say the same, for those who cannot tell the colours apart.
 _KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "modules of its own": (COLOURS[0], "o", ("bottleneck", "pfeiffer", "bapna", "pal")),
@@ -49,11 +50,14 @@ def tradeoff(found: Comparison) -> Figure:
         axes.plot([p.x, p.x], [low, high], marker="_", markersize=7, linestyle="", color=colour, alpha=0.6, zorder=3)
         axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
     _scale(axes, found, zero, decades, points)
+    below = _sparse_below(points)
+    if below is not None:
+        _compress(axes, points, below)
     lines = _lines(axes, found)
-    axes.set_title(_what_bars_are(points), fontsize=9, color=_GREY, loc="right")
+    about = _what_bars_are(points) + ("" if below is None else "; grey: a smaller scale")
+    axes.set_title(about, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
-    low, high = axes.get_ylim()  # with the lines
-    axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= min(high, 100)])
+    _ticks(axes, below)
     _legend(figure, {p.kind for p in points})
     figure.draw_without_rendering()  # the layout is settled: now it is known what is where
     if points:
@@ -131,6 +135,50 @@ def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[floa
     title = title_of(found.metric) + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
     axes.set_ylabel(f"{title} on test ({'× 100' if 'correlation' in title else '%'})")
     axes.margins(y=0.12)
+
+
+def _sparse_below(points: list[Point]) -> float | None:
+    """The score below which few stand, far from the many: those would lie on top of each other on one scale."""
+    ordered = sorted(points, key=lambda p: -p.score.value)
+    if len(ordered) < _MANY:
+        return None
+    top, bottom = ordered[0].score.value, ordered[-1].score.value
+    found = None
+    for i in range(math.ceil(0.6 * len(ordered)), len(ordered)):
+        least, next_one = min(p.score.low for p in ordered[:i]), max(p.score.high for p in ordered[i:])
+        if least - next_one > 0.03 * (top - bottom) and top - least < 0.45 * (top - bottom):
+            found = found or 50 * (least + next_one)
+    return found
+
+
+def _compress(axes: Axes, points: list[Point], below: float) -> None:
+    """A smaller scale below a score, so that what is above takes three quarters of the height."""
+    import numpy as np
+
+    high, low = 100 * max(p.score.high for p in points), 100 * min(p.score.low for p in points)
+    factor = 3 * (below - low) / (high - below)
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: np.where(y < below, below + (y - below) / factor, y),
+            lambda y: np.where(y < below, below + (y - below) * factor, y),
+        ),
+    )
+    axes.axhspan(-1000, below, color="#f4f4f4", zorder=0, linewidth=0)
+    axes.set_ylim(low - 0.12 * factor * (high - below), high + 0.1 * (high - below))
+
+
+def _ticks(axes: Axes, below: float | None) -> None:
+    """On round scores up to 100; fewer where the scale is smaller."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = axes.get_ylim()  # with the lines
+    if below is None:
+        ticks = list(axes.get_yticks())
+    else:
+        ticks = [t for t in MaxNLocator(3).tick_values(low, below) if t < below]
+        ticks += [t for t in MaxNLocator(6).tick_values(below, high) if t >= below]
+    axes.set_yticks([tick for tick in ticks if low <= tick <= min(high, 100)])
 
 
 def _legend(figure: Figure, kinds: set[str]) -> None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _TURNS = (0, 45, -45, 90, -90, 135, -135, 180, 22, -22, 158, -158, 68, -68, 112, -112)  # degrees, the first preferred
 _REACH = (8, 13, 20, 30, 42, 56)  # typographic points between a point and its name
-_LINE_FROM = 12.0  # a name this far away gets a line to its point
+_LINE_FROM = 12.0  # a name this far away gets a line to its point …
+_SHORT_LINE = 9.0  # … or this far, where another point is as near
 _ROUNDS = 4  # of choosing again, with all other names in place
 
 Spot = tuple[float, float]
@@ -107,17 +108,30 @@ def _around(
             price = reach + rank / 4 + 1000 * box.outside(inside) / scale
             price += sum(10 * box.overlap(mark) for mark in marks) / scale**2
             price += sum(0.8 * box.overlap(bar) for bar in bars) / scale**2
-            line = _line(point, box, scale)
+            line = _line(point, box, foreign, scale)
+            price += 6 * _doubtful(point, box, foreign, scale)
             if line is not None:
                 price += 8 + 40 * sum(mark.crossed(*line) for mark in foreign) + 4 * sum(b.crossed(*line) for b in bars)
             found.append(Place((middle[0] - point[0], middle[1] - point[1]), box, line, price))
     return found
 
 
-def _line(point: Spot, box: Box, scale: float) -> tuple[Spot, Spot] | None:
-    """From the point to the nearest spot of its name."""
-    nearest = (min(max(point[0], box.left), box.right), min(max(point[1], box.bottom), box.top))
-    return (point, nearest) if math.dist(point, nearest) > _LINE_FROM * scale else None
+def _line(point: Spot, box: Box, foreign: Sequence[Box], scale: float) -> tuple[Spot, Spot] | None:
+    """From the point to the nearest spot of its name, where that is far away, or another point is as near."""
+    end = _nearest(point, box)
+    least = _SHORT_LINE if _doubtful(point, box, foreign, scale) else _LINE_FROM
+    return (point, end) if math.dist(point, end) > least * scale else None
+
+
+def _doubtful(point: Spot, box: Box, foreign: Sequence[Box], scale: float) -> bool:
+    """Whether another point is about as near to a name as its own."""
+    limit = math.dist(point, _nearest(point, box)) + 2 * scale
+    middles = [((mark.left + mark.right) / 2, (mark.bottom + mark.top) / 2) for mark in foreign]
+    return any(math.dist(middle, _nearest(middle, box)) < limit for middle in middles)
+
+
+def _nearest(spot: Spot, box: Box) -> Spot:
+    return min(max(spot[0], box.left), box.right), min(max(spot[1], box.bottom), box.top)
 
 
 def _beside(place: Place, others: Sequence[Place], scale: float) -> float:

@@ -329,3 +329,17 @@ def test_a_folder_of_an_encoder_is_enough(tmp_path: Path) -> None:
         opinions(60), ["features"], seeds=1, encoder=base, folder=tmp_path / "c", epochs=2, text="text", label="label"
     )
     assert found.rows[0].parameters is not None and found.rows[0].parameters["method"] == 0
+
+
+def test_few_that_are_far_below_get_a_smaller_scale() -> None:
+    from intarsia.lab.comparison import Score
+    from intarsia.lab.figures import Point, _sparse_below
+
+    def points(*scores: float) -> list[Point]:
+        return [Point(1.0, None, Score(s, s - 0.01, s + 0.01, "standard error")) for s in scores]  # type: ignore[arg-type]
+
+    near = [0.75 + 0.005 * i for i in range(11)]
+    assert _sparse_below(points(*near, 0.5, 0.6)) == pytest.approx(67.5)  # between the least of the many and the next
+    assert _sparse_below(points(*near, 0.74)) is None  # one scale shows all
+    assert _sparse_below(points(*near[:6], 0.3)) is None  # so few have room
+    assert _sparse_below(points(*(0.1 * i for i in range(1, 10)), 0.15, 0.25, 0.35)) is None  # spread evenly
