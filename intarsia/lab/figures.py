@@ -143,12 +143,11 @@ def _sparse_below(points: list[Point]) -> float | None:
     if len(ordered) < _MANY:
         return None
     top, bottom = ordered[0].score.value, ordered[-1].score.value
-    found = None
     for i in range(math.ceil(0.6 * len(ordered)), len(ordered)):
         least, next_one = min(p.score.low for p in ordered[:i]), max(p.score.high for p in ordered[i:])
         if least - next_one > 0.03 * (top - bottom) and top - least < 0.45 * (top - bottom):
-            found = found or 50 * (least + next_one)
-    return found
+            return 50 * (least + next_one)
+    return None
 
 
 def _compress(axes: Axes, points: list[Point], below: float) -> None:
