@@ -120,6 +120,7 @@ class Asked:
     pooling: Pooling = "mean"
     max_length: int | None = None  # None: what is usual for a task's kind
     bias_correction: bool | None = None  # of the optimizer's means; None: off, or each method's own recipe
+    task_seeds: Mapping[str, int] = field(default_factory=dict)  # of tasks for which another number was asked for
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
@@ -141,18 +142,20 @@ class Asked:
         )
 
     def joined(self, earlier: Asked) -> Asked:
-        """This and what was asked for before: the tasks, seeds and samples of both, where the rest is the same."""
+        """This and what was asked for before, where the rest is the same: the tasks and samples of both, and of each
+        task the most seeds that were asked for."""
         if not self.joins(earlier):
             return self
-        more = max((self, earlier), key=lambda asked: sum(len(asked.each_seed(task)) for task in self.tasks))
         tasks = tuple(dict.fromkeys((*earlier.tasks, *self.tasks)))
-        return replace(self, tasks=tasks, seeds=more.seeds, samples=self.samples or earlier.samples)
+        most = {t: max(len(a.each_seed(t)) for a in (self, earlier) if t in a.tasks) for t in tasks}
+        others = {task: seeds for task, seeds in most.items() if seeds != (self.seeds or self.values(task).seeds)}
+        return replace(self, tasks=tasks, task_seeds=others, samples=self.samples or earlier.samples)
 
     def values(self, task: str) -> Grid:
         return GRIDS[self.grid][task.partition("/")[0]]
 
     def each_seed(self, task: str) -> range:
-        return range(self.seeds or self.values(task).seeds)
+        return range(self.task_seeds.get(task) or self.seeds or self.values(task).seeds)
 
 
 @dataclass(frozen=True)

@@ -323,9 +323,11 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
 
 def test_what_was_asked_for_in_turn_is_kept_together() -> None:
     first = Asked(("glue/cola",), "tiny", seeds=3)
-    assert Asked(("glue/rte",), "tiny", samples=True).joined(first) == Asked(
-        ("glue/cola", "glue/rte"), "tiny", seeds=3, samples=True
-    )
+    both = Asked(("glue/rte",), "tiny", samples=True).joined(first)
+    assert both == Asked(("glue/cola", "glue/rte"), "tiny", samples=True, task_seeds={"glue/cola": 3})
+    assert [len(both.each_seed(task)) for task in both.tasks] == [3, 1]  # of each as many as were asked for
+    more = Asked(("glue/cola", "glue/rte"), "tiny", seeds=2).joined(both)
+    assert [len(more.each_seed(task)) for task in more.tasks] == [3, 2]
     other = Asked(("glue/rte",), "small")
     assert other.joined(first) is other  # another grid has other runs
 
