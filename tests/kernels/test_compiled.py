@@ -14,7 +14,16 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from intarsia.kernels import LONGEST_PREFIX, attention, bottleneck, fences, linear, long_attention, prefix_attention  # noqa: E402
+from intarsia.kernels import (  # noqa: E402
+    LONGEST_PREFIX,
+    adam,
+    attention,
+    bottleneck,
+    fences,
+    linear,
+    long_attention,
+    prefix_attention,
+)
 
 pytestmark = pytest.mark.cuda
 
@@ -139,6 +148,21 @@ def test_adapters_are_loaded_wide(name):
         return compiled(kernel, constants, warps, stages, odd).asm["ptx"].count("ld.global")
 
     assert loads(ODD) < 30 < loads(ODD | {"low_stride"})
+
+
+def test_the_optimizer_loads_a_whole_model_wide():
+    """Whatever its number of parameters, which no slot pads; the masked loads are those of its last block."""
+    kernel = adam._adam
+    constants = {"FACTORS": True, "LOW": True, "ALONE": True, "BLOCK": 2048}
+    kinds = {"low": "*bf16", "gradient": "*bf16", "active": "*i32", "count": "i32"}
+    kinds |= dict.fromkeys(("beta1", "beta2", "eps", "clip"), "fp32")
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in names}
+    even = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, even)
+    code = triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": 8}).asm["ptx"]
+    each = 2048 // (8 * 32 * 4)  # loads of four float32
+    assert code.count("ld.global.v4.b32") == 5 * each + 1  # the gradient's eight are one
 
 
 SMALL_GPU = 89, 99 * 1024  # a GeForce or an L4: its kind, and the shared memory that a program may have there
