@@ -69,10 +69,11 @@ class Row:
     parameters: dict[str, int] | None  # method (without the head), head, base
     results: tuple[Result, ...] = ()
     reason: str | None = None
+    given: Score | None = None  # a score that is not of these results alone
 
     @property
     def score(self) -> Score | None:
-        return score_of([result.test for result in self.results if result.test is not None])
+        return self.given or score_of([result.test for result in self.results if result.test is not None])
 
     @property
     def seconds(self) -> float | None:

@@ -38,8 +38,9 @@ class Point(NamedTuple):
         return next(found, next(iter(_KINDS)))
 
 
-def tradeoff(found: Comparison) -> Figure:
-    """Test score over trained parameters. Methods that train none stand at a place of their own at the left."""
+def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
+    """Test score over trained parameters. Methods that train none stand at a place of their own at the left. `bars`:
+    what they are, where the comparison does not say it."""
     points, zero, decades = _placed(found)
     figure = new_figure(8.0, 5.0 + 0.12 * max(0, len(points) - 9))
     axes = figure.add_subplot()
@@ -54,7 +55,7 @@ def tradeoff(found: Comparison) -> Figure:
     if below is not None:
         _compress(axes, points, below)
     lines = _lines(axes, found)
-    about = _what_bars_are(points) + ("" if below is None else "; grey: a smaller scale")
+    about = (bars or _what_bars_are(points)) + ("" if below is None else "; grey: a smaller scale")
     axes.set_title(about, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     _ticks(axes, below)
@@ -63,9 +64,9 @@ def tradeoff(found: Comparison) -> Figure:
     if points:
         named = [(p.x, 100 * p.score.value, p.row.name, _KINDS[p.kind][0]) for p in points]
         marks = [_pixels(axes, x, x, y, y).grown(6) for x, y, _, _ in named]
-        bars = [_pixels(axes, p.x, p.x, 100 * p.score.low, 100 * p.score.high).grown(2) for p in points]
-        bars += [_pixels(axes, *axes.get_xlim(), y, y).grown(1) for y in lines]
-        put_labels(axes, named, marks, bars, 9.5)
+        taken = [_pixels(axes, p.x, p.x, 100 * p.score.low, 100 * p.score.high).grown(2) for p in points]
+        taken += [_pixels(axes, *axes.get_xlim(), y, y).grown(1) for y in lines]
+        put_labels(axes, named, marks, taken, 9.5)
     return figure
 
 

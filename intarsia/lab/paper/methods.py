@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 
-from intarsia.lab.comparison import Comparison, Result, Row, in_order
+from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order
 from intarsia.lab.figures import tradeoff
 from intarsia.lab.paper import names
 from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name
@@ -50,25 +51,25 @@ def draw(results: Results) -> Drawn:
         title = names.title(task, next(iter(some.values())).data)
         titles[task] = f"{title}\n{names.metric_title(metric).partition(' ')[0]}"
         caption = f"{title}, {encoder_name(results)}. {_APART}"
-        scores = {name: {r.settings["seed"]: r.test for r in best.records} for name, best in some.items()}
-        figure = tradeoff(_comparison(results, some, scores, metric))
+        figure = tradeoff(_comparison(results, some, metric))
         made.pictures.append(Picture(f"methods-{task.replace('/', '-')}", figure, caption))
     means = _means(found)
+    seeds = {task: max(len(best.records) for best in some.values()) for task, some in found.items()}
     if means:
         first = next(iter(found.values()))
-        figure = tradeoff(_comparison(results, first, means, f"mean-score-of-{len(found)}-tasks"))
+        compared = _comparison(results, first, f"mean-score-of-{len(found)}-tasks", means)
+        figure = tradeoff(compared, f"bars: standard error of the mean of tasks, {_numbers(seeds)} seeds each")
         over = ", ".join(title.replace("\n", " ") for title in titles.values())
         caption = f"The mean over {over}; {encoder_name(results)}. {_APART}"
         made.pictures.insert(0, Picture("methods", figure, caption))
     base = int(results.store.encoder["parameters"])
     counts = {name: best.parameters["method"] for some in found.values() for name, best in some.items()}
-    seeds = {task: max(len(best.records) for best in some.values()) for task, some in found.items()}
     if len(set(seeds.values())) > 1:
         titles = {task: f"{title}\n{seeds[task]} seeds" for task, title in titles.items()}
     rows = [
         [name, f"{counts[name]:,}", share(counts[name] / base),
          *(str(some[name].score) if name in some else "–" for some in found.values()),
-         *([str(Mean.of([*means[name].values()])) if name in means else "–"] if means else [])]
+         *([str(means[name]) if name in means else "–"] if means else [])]
         for name in sorted(counts, key=lambda name: counts[name])
     ]  # fmt: skip
     recipe = f"each method by its own recipe{_changed(asked)}"
@@ -98,8 +99,12 @@ def _fewer(found: dict[str, dict[str, Chosen]], seeds: dict[str, int]) -> list[s
             if len(best.records) < seeds[task]:
                 lacking.setdefault(name, []).append(f"{len(best.records)} on {names.official(task)}")
     told = "; ".join(f"{name} {', '.join(where)}" for name, where in lacking.items())
-    mean = "The mean is over the seeds that all tasks have." if len(found) > 1 and len(set(seeds.values())) > 1 else ""
-    return [*([mean] if mean else []), *([f"Fewer seeds: {told}."] if told else [])]
+    return [f"Fewer seeds: {told}."] if told else []
+
+
+def _numbers(seeds: dict[str, int]) -> str:
+    """5, or 3–5 where tasks differ."""
+    return "–".join(str(n) for n in sorted({min(seeds.values()), max(seeds.values())}))
 
 
 def _best(results: Results, everything: list[Planned], task: str) -> dict[str, Chosen]:
@@ -111,35 +116,41 @@ def _best(results: Results, everything: list[Planned], task: str) -> dict[str, C
     return found
 
 
-def _means(found: dict[str, dict[str, Chosen]]) -> dict[str, dict[int, float]]:
-    """Over the tasks, where there are several: of each method that all have, by seed."""
-    means: dict[str, dict[int, float]] = {}
+def _means(found: dict[str, dict[str, Chosen]]) -> dict[str, Mean]:
+    """Over the tasks, where there are several, of each method that all have; every task counts the same."""
+    means: dict[str, Mean] = {}
     for name in METHODS if len(found) > 1 else ():
         if all(name in some for some in found.values()):
-            tests = [{r.settings["seed"]: r.test for r in some[name].records} for some in found.values()]
-            seeds = set.intersection(*(set(by_seed) for by_seed in tests))
-            means[name] = {seed: statistics.fmean(by_seed[seed] or 0.0 for by_seed in tests) for seed in sorted(seeds)}
-    return {name: by_seed for name, by_seed in means.items() if by_seed}
+            scores = [some[name].score for some in found.values()]
+            errors = [score.error for score in scores if score.error is not None]
+            error = math.hypot(*errors) / len(scores) if len(errors) == len(scores) else None
+            means[name] = Mean(statistics.fmean(score.value for score in scores), error)
+    return means
 
 
 def _comparison(
-    results: Results, found: dict[str, Chosen], scores: Mapping[str, Mapping[int, float | None]], metric: str
+    results: Results, found: dict[str, Chosen], metric: str, means: Mapping[str, Mean] | None = None
 ) -> Comparison:
-    """As the figure of `intarsia compare` takes it; `scores` are on test, by method and seed."""
+    """As the figure of `intarsia compare` takes it; `means` stand for the scores of a single task."""
     rows = []
-    for name, by_seed in scores.items():
+    for name in found if means is None else means:
         best = found[name]
         method = to_dict(best.method)
         runs = tuple(
             Result(
                 r.key, r.settings["seed"], method, metric, r.seconds, r.settings, r.dev, r.best_epoch,
-                dict.fromkeys(("value", "low", "high"), by_seed[r.settings["seed"]]), r.steps,
+                dict.fromkeys(("value", "low", "high"), r.test), r.steps,
             )
-            for r in best.records if r.settings["seed"] in by_seed
+            for r in best.records
         )  # fmt: skip
-        rows.append(Row(name, method, best.parameters, runs))
+        rows.append(Row(name, method, best.parameters, runs, given=None if means is None else _score(means[name])))
     seeds = max(len(row.results) for row in rows)
     return Comparison(metric, "label", seeds, in_order(rows), None, {"encoder": results.store.encoder})
+
+
+def _score(mean: Mean) -> Score:
+    error = mean.error or 0.0
+    return Score(mean.value, mean.value - error, mean.value + error, "standard error")
 
 
 METHODS_COMPARED = Experiment("methods", TITLE, TASKS, planned, draw)

@@ -196,19 +196,24 @@ def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
 
 
 def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
-    from intarsia.lab.paper.methods import _fewer, _means
+    from intarsia.lab.paper.methods import _fewer, _means, _numbers
 
     def chosen(task: str, tests: dict[int, float]) -> Chosen:
         records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
         return Chosen(Full(), records, 1)
 
     cola = {"full": chosen("glue/cola", {0: 0.5, 1: 0.7}), "bitfit": chosen("glue/cola", {0: 0.4})}
-    rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9})}
-    assert _means({"glue/cola": cola, "glue/rte": rte}) == {"full": pytest.approx({0: 0.55, 1: 0.65})}
+    rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9}), "bitfit": chosen("glue/rte", {0: 0.2, 1: 0.4})}
+    means = _means({"glue/cola": cola, "glue/rte": rte})
+    assert means["full"].value == pytest.approx(0.65)  # each task counts the same, however many seeds it has
+    assert means["full"].error == pytest.approx(math.hypot(0.1, 0.1) / 2)
+    assert means["bitfit"] == Mean(pytest.approx(0.35))  # of one seed no error is known
     assert _means({"glue/cola": cola}) == {}
-    told = _fewer({"glue/cola": cola, "glue/rte": rte}, {"glue/cola": 2, "glue/rte": 3})
-    assert told[1] == "Fewer seeds: bitfit 1 on CoLA." and "mean" in told[0]
-    assert _fewer({"glue/rte": rte}, {"glue/rte": 3}) == []
+    assert set(_means({"glue/cola": {"full": cola["full"]}, "glue/rte": rte})) == {"full"}
+    seeds = {"glue/cola": 2, "glue/rte": 3}
+    told = ["Fewer seeds: bitfit 1 on CoLA, 2 on RTE."]
+    assert _fewer({"glue/cola": cola, "glue/rte": rte}, seeds) == told and _numbers(seeds) == "2–3"
+    assert _fewer({"glue/rte": {"full": rte["full"]}}, {"glue/rte": 3}) == [] and _numbers({"glue/rte": 3}) == "3"
 
 
 def test_a_mean_is_never_less_than_nothing_by_rounding() -> None:
