@@ -58,7 +58,8 @@ def draw(results: Results) -> Drawn:
     if means:
         first = next(iter(found.values()))
         compared = _comparison(results, first, f"mean-score-of-{len(found)}-tasks", means)
-        figure = tradeoff(compared, f"bars: standard error of the mean of tasks, {_numbers(seeds)} seeds each")
+        bars = f"bars: standard error of the mean of tasks, {_numbers(seeds)} seeds each"
+        figure = tradeoff(compared, bars if any(mean.error for mean in means.values()) else None)
         over = ", ".join(title.replace("\n", " ") for title in titles.values())
         caption = f"The mean over {over}; {encoder_name(results)}. {_APART}"
         made.pictures.insert(0, Picture("methods", figure, caption))
