@@ -37,6 +37,8 @@ class Encoder:
 
     def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
         self.name = name
+        device, dtype = str(model.device), model.dtype
+        model.to("cpu", torch.float32)  # what it is checked in: afterwards it goes back to where it was
         self.model, self.tokenizer = model, tokenizer
         self.family = family_of(model.config)
         self.shape = Shape.of_model(model)
@@ -56,6 +58,8 @@ class Encoder:
         self._attached = {name: places_now[id(p)] for name, p in self._weights.items()}
         self._check_attached(expected)
         self._written = self._writes()
+        if (device, dtype) != ("cpu", torch.float32):
+            self.to(device, dtype)
 
     @classmethod
     def load(

@@ -66,11 +66,29 @@ class Slots:
 
     def laid_out(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
         """Gradients of the leaves that take one, in their order, laid out as the buffer."""
+        if self.capacity == 1:
+            return self._copied(leaves, found)
         parts = []
         for leaf in leaves.values():
             part = next(found) if leaf.requires_grad else None
             parts.append((torch.zeros_like(leaf) if part is None else part).reshape(self.capacity, -1))
         return torch.cat(parts, 1)
+
+    def _copied(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
+        """One row, of which every tensor is one piece: copies all at once, one for each type of number."""
+        row = torch.empty_like(self.buffer)
+        kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for leaf, place in zip(leaves.values(), self.views(row).values(), strict=True):
+            part = next(found) if leaf.requires_grad else None
+            if part is None:
+                place.zero_()
+                continue
+            places, parts = kinds.setdefault(part.dtype, ([], []))
+            places.append(place)
+            parts.append(part.reshape(place.shape))
+        for places, parts in kinds.values():
+            torch._foreach_copy_(places, parts)
+        return row
 
     def mask(self, which: str) -> Tensor:
         """[parameters] the spec's flag or factor (`decay`, `trained`, `rate`) of each."""

@@ -103,3 +103,12 @@ def test_attaching_to_a_model_that_computes_otherwise_is_refused() -> None:
     model.encoder.layer[0].output.dropout.forward = lambda x: 2 * plain(x)  # lost at attaching, as a change upstream is
     with pytest.raises(EncoderError, match="changed its outputs"):
         Encoder(model, None, name="other")
+
+
+def test_a_model_in_half_precision_is_checked_in_float32_and_stays_what_it_was() -> None:
+    plain = plain_model("bert").bfloat16()
+    held = Encoder(plain, None, name="half")
+    same = Encoder(plain_model("bert").bfloat16().float(), None, name="whole")
+    assert held.dtype == torch.bfloat16
+    assert held.fingerprint == same.fingerprint
+    held.check_frozen()
