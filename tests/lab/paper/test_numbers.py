@@ -196,7 +196,7 @@ def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
 
 
 def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
-    from intarsia.lab.paper.methods import _fewer, _means, _numbers
+    from intarsia.lab.paper.methods import _fewer, _means, _numbers, _preferred
 
     def chosen(task: str, tests: dict[int, float]) -> Chosen:
         records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
@@ -214,6 +214,14 @@ def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
     told = ["Fewer seeds: bitfit 1 on CoLA, 2 on RTE."]
     assert _fewer({"glue/cola": cola, "glue/rte": rte}, seeds) == told and _numbers(seeds) == "2–3"
     assert _fewer({"glue/rte": {"full": rte["full"]}}, {"glue/rte": 3}) == [] and _numbers({"glue/rte": 3}) == "3"
+
+    found = {"glue/cola": cola, "glue/rte": dict(rte)}
+    found["glue/rte"]["full"] = Chosen(Full(), (dataclasses.replace(record(0, 2e-5, 0.3, 0.9), task="glue/rte"),), 1)
+    assert _preferred(found, means, {"bitfit"}) == [
+        "Best in the mean on validation: of all methods and of those up to 1 % of the base bitfit (50.0; test 35.0)."
+    ]
+    apart = ["Best in the mean on validation: of all methods bitfit (50.0; test 35.0)."]
+    assert _preferred(found, means, set()) == apart and _preferred(found, {"full": means["full"]}, set()) == []
 
 
 def test_a_mean_is_never_less_than_nothing_by_rounding() -> None:
