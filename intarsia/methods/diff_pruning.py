@@ -43,7 +43,7 @@ class DiffPruning(Method):
     )  # fmt: skip
     # A gate's gradient is near 1e-9 at its start: with a larger eps no gate would ever close.
     recipe: ClassVar[dict[str, object]] = {
-        "learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8, "bias_correction": False,
+        "learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8, "bias_correction": True,
     }  # fmt: skip
 
     def __post_init__(self) -> None:
