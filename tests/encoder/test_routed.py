@@ -11,7 +11,7 @@ from intarsia.encoder.load import Encoder
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots, start
-from intarsia.methods import Bottleneck
+from intarsia.methods import Bottleneck, Spec
 
 LENGTHS = [4, 9, 1, 30, 12, 7, 3]
 
@@ -104,3 +104,20 @@ def test_below_the_lowest_trainable_place_there_is_no_backward() -> None:
     rows = segments([5, 6], pairs=False)
     states = encoder.forward(pack(rows), [Group(method, method.places(encoder.shape), leaves, 0, (0,), (2,))])
     assert states.requires_grad and seen == [False]
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_gradients_are_laid_out_as_the_buffer(capacity: int) -> None:
+    specs = {
+        "a": Spec((2, 3), "zeros"), "fixed": Spec((4,), "zeros", trained=False), "unread": Spec((2,), "zeros"),
+        "b": Spec((5,), "zeros"),
+    }  # fmt: skip
+    slots = Slots(specs, capacity)
+    slots.buffer.zero_()
+    by_a = torch.arange(6.0 * capacity).view(capacity, 3, 2).transpose(1, 2).bfloat16()  # other strides, another type
+    by_b = torch.arange(5.0 * capacity).view(capacity, 5) + 0.1
+    laid = slots.laid_out(slots.leaves(), iter([by_a, None, by_b]))
+    assert laid.dtype == torch.float32 and laid.shape == slots.buffer.shape
+    found = slots.views(laid)
+    assert torch.equal(found["a"], by_a.float()) and torch.equal(found["b"], by_b)
+    assert not found["fixed"].any() and not found["unread"].any()
