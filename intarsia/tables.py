@@ -98,8 +98,8 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     header = entry.header
     labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
-    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start"]
-    recipe = {k: training[k] for k in shown if k in training}
+    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
+    recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
     others = [
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
         for v in versions

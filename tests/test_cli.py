@@ -98,7 +98,8 @@ def test_tasks_show_evaluate_verify(bank: Path) -> None:
     known = json.loads(intarsia("tasks", "--json", cwd=bank).stdout)
     assert known["tasks"][0]["task"] == "opinion" and known["total"] > 1
 
-    assert "digest" in intarsia("show", "opinion", cwd=bank).stdout
+    shown = intarsia("show", "opinion", cwd=bank).stdout
+    assert "digest" in shown and "bias_correction true" in shown
     assert json.loads(intarsia("show", "opinion", "--json", cwd=bank).stdout)["method"]["size"] == 8
 
     scored = json.loads(intarsia("evaluate", "opinion", "opinion.csv", "--metric", "f1:yes", "--json", cwd=bank).stdout)
