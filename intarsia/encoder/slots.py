@@ -77,17 +77,18 @@ class Slots:
     def _copied(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
         """One row, of which every tensor is one piece: copies all at once, one for each type of number."""
         row = torch.empty_like(self.buffer)
+        pieces = row[0].split([spec.size for spec in self.specs.values()])
         kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for leaf, place in zip(leaves.values(), self.views(row).values(), strict=True):
+        for leaf, piece in zip(leaves.values(), pieces, strict=True):
             part = next(found) if leaf.requires_grad else None
             if part is None:
-                place.zero_()
+                piece.zero_()
                 continue
-            places, parts = kinds.setdefault(part.dtype, ([], []))
-            places.append(place)
-            parts.append(part.reshape(place.shape))
-        for places, parts in kinds.values():
-            torch._foreach_copy_(places, parts)
+            into, of = kinds.setdefault(part.dtype, ([], []))
+            into.append(piece)
+            of.append(part.reshape(-1))
+        for into, of in kinds.values():
+            torch._foreach_copy_(into, of)
         return row
 
     def mask(self, which: str) -> Tensor:
