@@ -7,7 +7,7 @@ buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,21 +66,18 @@ class Slots:
 
     def laid_out(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
         """Gradients of the leaves that take one, in their order, laid out as the buffer."""
+        parts = [next(found) if leaf.requires_grad else None for leaf in leaves.values()]
         if self.capacity == 1:
-            return self._copied(leaves, found)
-        parts = []
-        for leaf in leaves.values():
-            part = next(found) if leaf.requires_grad else None
-            parts.append((torch.zeros_like(leaf) if part is None else part).reshape(self.capacity, -1))
-        return torch.cat(parts, 1)
+            return self._one_row(parts)
+        whole = (torch.zeros_like(leaf) if p is None else p for leaf, p in zip(leaves.values(), parts, strict=True))
+        return torch.cat([part.reshape(self.capacity, -1) for part in whole], 1)
 
-    def _copied(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
-        """One row, of which every tensor is one piece: copies all at once, one for each type of number."""
+    def _one_row(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """Where every tensor is one piece of the buffer: copies all at once, one for each type of number."""
         row = torch.empty_like(self.buffer)
-        pieces = row[0].split([spec.size for spec in self.specs.values()])
         kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for leaf, piece in zip(leaves.values(), pieces, strict=True):
-            part = next(found) if leaf.requires_grad else None
+        pieces = row[0].split([spec.size for spec in self.specs.values()])
+        for piece, part in zip(pieces, parts, strict=True):
             if part is None:
                 piece.zero_()
                 continue
