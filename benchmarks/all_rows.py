@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from intarsia import provenance
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.methods import parse

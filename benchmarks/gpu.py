@@ -89,9 +89,9 @@ def measured(step: Callable[[int], None], seconds: float, tokens: Sequence[int])
 def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
     from intarsia.methods import Bottleneck
     from intarsia.tasks.examples import Example, TaskData
+    from intarsia.train.cuda_graph import GraphStepper
     from intarsia.train.job import Job, Settings
     from intarsia.train.order import epoch_batches
-    from intarsia.train.recorded import Recorded
     from intarsia.train.run import Run
     from intarsia.train.tokens import Tokenizer
 
@@ -99,7 +99,7 @@ def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
     data = TaskData("label", ("a", "b"), rows, rows[:32], rows[:32], {})
     settings = [Settings(learning_rate=3e-4, epochs=1000, seed=s) for s in range(jobs)]
     all_jobs = [Job(f"job{s}", data, Bottleneck(64), settings=setting) for s, setting in enumerate(settings)]
-    recorded, tokenizer = Recorded(all_jobs[0], encoder, jobs), Tokenizer(encoder)
+    recorded, tokenizer = GraphStepper(all_jobs[0], encoder, jobs), Tokenizer(encoder)
     runs = [Run(job, encoder, tokenizer=tokenizer, stack=recorded.stack_for) for job in all_jobs]
     lengths = runs[0].tokens["train"].lengths
     orders = [[b for e in range(2) for b in epoch_batches(lengths, BATCH, s, e)] for s in range(jobs)]
@@ -144,7 +144,7 @@ def ceiling() -> float:
 
 
 def measure_ours(out: Answer, given: argparse.Namespace) -> None:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
     model = plain_model(given.model, torch.float32, "cpu")
     encoder = Encoder(model, Numbers(), name=given.model).to("cuda", torch.bfloat16)

@@ -19,12 +19,12 @@ import torch
 from gpu import Numbers, plain_model, texts
 
 from intarsia import provenance
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.methods import Method, parse
 from intarsia.tasks.examples import Example, TaskData
+from intarsia.train.cuda_graph import GraphStepper, can_record
 from intarsia.train.job import Job, Settings
 from intarsia.train.order import epoch_batches
-from intarsia.train.recorded import Recorded, can_record
 from intarsia.train.run import Run
 
 METHODS = "full,top-1,lt-sft-0.5%,diff-pruning-0.5%,houlsby-64,pal,lora-8,bitfit,prefix"
@@ -37,7 +37,7 @@ def phases(method: Method, encoder: Encoder, mean: int, steps: int) -> dict[str,
     job = Job("one", data, method, settings=Settings.for_method(method, epochs=1000))
     if not can_record(job, encoder):
         return {}
-    recorded = Recorded(job, encoder, 1)
+    recorded = GraphStepper(job, encoder, 1)
     run = Run(job, encoder, stack=recorded.stack_for)
     batches = epoch_batches(run.tokens["train"].lengths, job.settings.batch_size, 0, 0)
     found = {}
@@ -48,7 +48,7 @@ def phases(method: Method, encoder: Encoder, mean: int, steps: int) -> dict[str,
         run.next_phase()
 
 
-def _timed(recorded: Recorded, run: Run, batches: list[list[int]], steps: int) -> dict[str, Any]:
+def _timed(recorded: GraphStepper, run: Run, batches: list[list[int]], steps: int) -> dict[str, Any]:
     def take(count: int) -> None:
         for i in range(count):
             recorded.step([(run, batches[i % len(batches)])])

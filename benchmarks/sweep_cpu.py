@@ -33,7 +33,7 @@ def main() -> None:
     from peers import Worker
 
     from intarsia import provenance
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.tasks import load_data
     from intarsia.tasks.examples import TaskData
     from intarsia.train.grid import Grid
@@ -47,7 +47,7 @@ def main() -> None:
     sizes = ("houlsby-8", "houlsby-64", "houlsby-256")
     jobs = Grid(sizes, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data)
     upper = tuple(f"{size} layers=3-5" for size in sizes)
-    kept = Grid(upper, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data, prefix_dropout=False)
+    kept = Grid(upper, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data, trunk_dropout=False)
     one = [job for job in jobs if getattr(job.method, "size", 0) == 64][:1]
     one_kept = [job for job in kept if getattr(job.method, "size", 0) == 64][:1]
 

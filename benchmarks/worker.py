@@ -29,7 +29,7 @@ def serve(handlers: dict[str, Callable[..., Answer]]) -> None:
 
     A handler that fails is answered with `{"error": ...}` (the traceback goes to stderr) and the loop goes on.
     """
-    # Answers go to a private copy of stdout; whatever a library prints lands on stderr.
+    # TaskKind go to a private copy of stdout; whatever a library prints lands on stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from demo import texts
 from demo.report import write_report
-from intarsia import console
+from intarsia import formatting
 from intarsia.bank.bank import Bank, Prediction
 from intarsia.bank.entry import Entry
+from intarsia.cli import console
+from intarsia.cli.tables import test_score
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck
-from intarsia.tables import test_score
 from intarsia.tasks import TaskData
 from intarsia.train.job import Settings
 from intarsia.train.optimizer import AdamSettings
@@ -110,7 +111,7 @@ def show(bank: Bank, outcome: Outcome) -> None:
                 test_score(entry.header.metrics),
                 f"{p['total']:,}",
                 f"{p['total'] / p['base']:.2%}",
-                console.size(entry.bytes),
+                formatting.size(entry.bytes),
                 f"{seconds:.0f}s",
             ]
         )
@@ -155,7 +156,7 @@ def main() -> None:
     write_report(chosen.report, bank, outcome, seconds)
     console.say(
         f"\nreport: {chosen.report} · bank: {chosen.bank} (try `.venv/bin/intarsia tasks --bank {chosen.bank}`) · "
-        f"{console.seconds(seconds)} in all"
+        f"{formatting.seconds(seconds)} in all"
     )
 
 

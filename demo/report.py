@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intarsia.console import seconds as for_people
-from intarsia.console import size
+from intarsia import formatting
+from intarsia.cli.tables import test_score
 from intarsia.lab.report import COLOURS, Page, new_figure, tidy
-from intarsia.tables import test_score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +22,7 @@ def write_report(path: Path, bank: Bank, outcome: Outcome, took: float) -> None:
     page.text(
         f"One pretrained encoder ({bank.encoder.name}, {bank.encoder.shape.parameters:,} parameters) stays frozen. "
         f"{len(outcome.steps)} tasks arrived one after another; each was learned as Houlsby adapters of size 64 "
-        f"with its own LayerNorms and head. In all this took {for_people(took)}."
+        f"with its own LayerNorms and head. In all this took {formatting.seconds(took)}."
     )
     page.heading("What was learned")
     rows = []
@@ -38,7 +37,7 @@ def write_report(path: Path, bank: Bank, outcome: Outcome, took: float) -> None:
                 f"{data['rows']['test']:,}",
                 test_score(header.metrics),
                 f"{counts['total']:,} ({counts['total'] / counts['base']:.2%})",
-                size(entry.bytes),
+                formatting.size(entry.bytes),
                 f"{seconds:.0f} s",
             ]
         )

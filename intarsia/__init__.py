@@ -16,9 +16,11 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intarsia.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank, Evaluation, Prediction
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.errors import IntarsiaError
     from intarsia.methods import (
         IA3,
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from intarsia.tasks import Example, TaskData, load_data
     from intarsia.train.job import Settings
 
-__version__ = "0.1.0"
-
 _METHODS = (
     "IA3", "PAL", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full", "LayerNorms", "LoRA",
     "LotteryTicket", "Pfeiffer", "Prefix", "TopLayers",
@@ -48,7 +48,7 @@ _METHODS = (
 _WHERE = {
     **dict.fromkeys(_METHODS, "intarsia.methods"),
     "Bank": "intarsia.bank.bank",
-    "Encoder": "intarsia.encoder.load",
+    "Encoder": "intarsia.encoder.encoder",
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",

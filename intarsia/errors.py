@@ -6,6 +6,9 @@ wrong, where, what was expected and what to do. The command line prints it witho
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 
 class IntarsiaError(Exception):
     """Bad input: the message says what, where, what was expected and what to do."""
@@ -21,3 +24,9 @@ class BankError(IntarsiaError):
 
 class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
+
+
+def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
+    """Raise unless the value of an option is one of the choices."""
+    if value not in choices:
+        raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")

@@ -19,7 +19,7 @@ def _trim() -> Callable[[int], int] | None:
     return found
 
 
-class Tidy:
+class MemoryTrim:
     """Returns to the operating system what is free, where that can be done: when called, but only so often."""
 
     def __init__(self, every: float = 30.0) -> None:

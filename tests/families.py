@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 
 _SMALL = {
     "vocab_size": 120,

@@ -81,13 +81,13 @@ def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
 
 
 def test_dropout_below_can_be_left_out(bank: Path) -> None:
-    for flag, expected in (("--no-prefix-dropout", False), ("--prefix-dropout", True)):
+    for flag, expected in (("--no-trunk-dropout", False), ("--trunk-dropout", True)):
         done = intarsia(
             "learn", "upper", "opinion.csv", "--method", "houlsby-4", "--set", "layers=2", "--epochs", "1", flag,
             "--json", cwd=bank,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["training"]["prefix_dropout"] is expected
+        assert json.loads(done.stdout)["training"]["trunk_dropout"] is expected
     assert intarsia("remove", "upper", "--yes", cwd=bank).returncode == 0
     assert not list((bank / "bank" / "work").glob("upper*"))
 
@@ -297,7 +297,7 @@ def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--device", "cuda:7"), "no GPU here"),
         (("--precision", "bf16"), "bf16 is for GPUs"),
@@ -305,7 +305,7 @@ def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_device_or_precision_that_is_not_there(
-    options: tuple[str, ...], said: str, base: str, tmp_path: Path
+    options: tuple[str, ...], expected: str, base: str, tmp_path: Path
 ) -> None:
     import torch
 
@@ -313,7 +313,7 @@ def test_a_device_or_precision_that_is_not_there(
         pytest.skip("this machine has GPUs")
     rows_to_csv(tmp_path / "opinion.csv", opinions(40))
     done = intarsia("learn", "opinion", "opinion.csv", "--encoder", base, *options, cwd=tmp_path)
-    assert done.returncode == 2 and said in done.stderr
+    assert done.returncode == 2 and expected in done.stderr
 
 
 def test_words_are_tagged(base: str, tmp_path: Path) -> None:
@@ -356,12 +356,14 @@ def test_questions_are_answered(base: str, tmp_path: Path) -> None:
     by_tab = intarsia("predict", "riddle", "is it good\tthe red apple is up", cwd=tmp_path)
     assert json.loads(by_tab.stdout) == answer
     filed = intarsia(
-        "predict", "riddle", "--file", "riddles.json", "--format", "squad", "--output", "said.json", cwd=tmp_path
+        "predict", "riddle", "--file", "riddles.json", "--format", "squad", "--output", "predictions.json", cwd=tmp_path
     )
     assert filed.returncode == 0, filed.stderr
-    said = json.loads((tmp_path / "said.json").read_text())
-    assert list(said) == [f"q{i}" for i in range(80)] and all(isinstance(text, str) for text in said.values())
-    table = intarsia("predict", "riddle", "--file", "riddles.json", "--output", "said.csv", cwd=tmp_path)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert list(predictions) == [f"q{i}" for i in range(80)] and all(
+        isinstance(text, str) for text in predictions.values()
+    )
+    table = intarsia("predict", "riddle", "--file", "riddles.json", "--output", "predictions.csv", cwd=tmp_path)
     assert table.returncode == 0, table.stderr
     scored = intarsia("evaluate", "riddle", "riddles.json", "--metric", "exact-match:answered", cwd=tmp_path)
     assert scored.returncode == 0 and "riddle: exact-match:answered" in scored.stdout

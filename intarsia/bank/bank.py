@@ -29,7 +29,7 @@ from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
     from intarsia.bank.sweep import Watch as SweepWatch
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
@@ -99,7 +99,7 @@ class Bank:
     def encoder(self) -> Encoder:
         """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
         if self._encoder is None:
-            from intarsia.encoder.load import Encoder
+            from intarsia.encoder.encoder import Encoder
             from intarsia.encoder.sources import EMBEDDED
 
             bound = self.store.encoder
@@ -111,7 +111,7 @@ class Bank:
         return self._encoder
 
     def _load_encoder(self, source: str | Path) -> Encoder:
-        from intarsia.encoder.load import Encoder
+        from intarsia.encoder.encoder import Encoder
 
         try:
             return Encoder.load(source, device=self.device, precision=self.precision)
@@ -164,8 +164,8 @@ class Bank:
 
     def sweep_is_cheap(self, data: TaskData, pooling: Pooling = "mean", **settings: Any) -> bool:
         """Whether the small grid costs little more than one run here: then `intarsia learn` tries it."""
-        from intarsia.train.floor import cheap_together
         from intarsia.train.grid import SMALL
+        from intarsia.train.scheduler import cheap_together
 
         return cheap_together(SMALL.jobs("", data, pooling=pooling, **settings), self.encoder)
 
@@ -223,7 +223,7 @@ class Bank:
             kind=job.data.kind,
             labels=tuple(job.data.labels),
             method=job.describe()["method"],
-            head={**trained.head.to_dict(), **trained.answers.to_dict()},
+            head={**trained.head.to_dict(), **trained.task_kind.to_dict()},
             encoder={k: v for k, v in _description(self.encoder).items() if k != "parameters"},
             tensors={k: v.cpu() for k, v in trained.tensors.items()},
             parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
@@ -255,13 +255,13 @@ class Bank:
         return inlay
 
     def _score(self, inlay: Inlay, examples: Sequence[Example], metric: str) -> Interval:
-        from intarsia.serve.predictor import Predictor, answers_of
+        from intarsia.serve.predictor import Predictor, kind_of
 
-        answers = answers_of(inlay)
+        task_kind = kind_of(inlay)
         predictor = Predictor(self.encoder, lambda _: inlay, slots=1)
-        inputs = answers.inputs(examples, self.encoder, inlay.training.get("max_length"))
-        said = predictor.predict([("", segment) for segment in inputs.segments])
-        return answers.measure(metric, examples, inputs, said, RESAMPLES)
+        inputs = task_kind.inputs(examples, self.encoder, inlay.training.get("max_length"))
+        predictions = predictor.predict([("", segment) for segment in inputs.segments])
+        return task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
@@ -280,23 +280,23 @@ class Bank:
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
-        from intarsia.serve.predictor import answers_of
+        from intarsia.serve.predictor import kind_of
 
         entries = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
         keyed: list[Any] = []
         asked = {}
         for name, entry in entries.items():
-            header, answers = entry.header, answers_of(entry.header)
+            header, task_kind = entry.header, kind_of(entry.header)
             places = [i for i, request in enumerate(requests) if request[0] == name]
             pairs = bool(header.data.get("pairs"))
-            examples = [answers.asked(requests[i][1], name, pairs) for i in places]
-            inputs = answers.inputs(examples, self.encoder, header.training.get("max_length"))
-            asked[name] = (answers, places, examples, inputs, slice(len(keyed), len(keyed) + len(inputs.segments)))
+            examples = [task_kind.asked(requests[i][1], name, pairs) for i in places]
+            inputs = task_kind.inputs(examples, self.encoder, header.training.get("max_length"))
+            asked[name] = (task_kind, places, examples, inputs, slice(len(keyed), len(keyed) + len(inputs.segments)))
             keyed += [(header.digest, segment) for segment in inputs.segments]
-        said = self.predictor.predict(keyed)
+        predictions = self.predictor.predict(keyed)
         found: list[Any] = [None] * len(requests)
-        for name, (answers, places, examples, inputs, rows) in asked.items():
-            for i, answer in zip(places, answers.describe_all(examples, inputs, said[rows]), strict=True):
+        for name, (task_kind, places, examples, inputs, rows) in asked.items():
+            for i, answer in zip(places, task_kind.describe_all(examples, inputs, predictions[rows]), strict=True):
                 found[i] = _prediction(name, answer)
         return found
 

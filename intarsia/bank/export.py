@@ -26,7 +26,7 @@ from torch import Tensor
 from intarsia import files
 from intarsia.bank.export_readme import readme
 from intarsia.bank.inlay import Inlay
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import METHODS, Method, from_dict
 from intarsia.methods.method import Plain

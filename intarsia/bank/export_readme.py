@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intarsia import __version__
 from intarsia.bank.inlay import Inlay
+from intarsia.version import __version__
 
 _ROWS = {
     "mean": (
@@ -46,7 +46,7 @@ def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[
         f"- Model: `{model}`; base `{Path(base).name if Path(base).is_absolute() else base}`, method "
         f"`{inlay.method['type']}`",
         f"- Head ({where}): {_HEADS[inlay.head['pooling']]}",
-        f"- Answers: {_answers(inlay)}",
+        f"- TaskKind: {_answers(inlay)}",
         f"- Input: {'pairs of texts' if pairs else 'single texts'}, cut to {limit} tokens, special ones included"
         + ("; of a pair, the longer text is cut first" if pairs else ""),
         "",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.methods import to_dict
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.train.job import Job
     from intarsia.train.loop import Progress
     from intarsia.train.run import Trained
@@ -49,8 +50,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a watcher is told: a step of a job (`progress`), or a point that is done (`point`, perhaps from before)."""
+    """What a watcher is told: how many jobs each task has (`planned`, first of all), a step of a job (`progress`), or a
+    point that is done (`point`, perhaps from before)."""
 
+    planned: Mapping[str, int] | None = None
     progress: Progress | None = None
     point: Point | None = None
     stored: bool = False
@@ -80,8 +83,9 @@ class Sweep:
 
     def run(self, together: int | None = None, *, score_all: bool = False) -> None:
         from intarsia.train.loop import train_together
-        from intarsia.train.prefix import PrefixCache
+        from intarsia.train.trunk import TrunkCache
 
+        self.watch(Moment(planned=Counter(job.name for job in self.jobs.values())))
         for point in self.points.values():
             self.watch(Moment(point=point, stored=True))
         left = [job for key, job in self.jobs.items() if key not in self.points]
@@ -93,7 +97,7 @@ class Sweep:
             done=self._done,
             state_file=self._state_file,
             watch=lambda progress: self.watch(Moment(progress=progress)),
-            prefix=PrefixCache(self.encoder, self.folder),
+            trunk=TrunkCache(self.encoder, self.folder),
         )
 
     def best(self, task: str) -> tuple[Job, Trained]:
@@ -148,19 +152,19 @@ class Sweep:
     def _trained(self, job: Job, point: Point) -> Trained:
         from safetensors import safe_open
 
-        from intarsia.tasks.answering import learned_answers
+        from intarsia.tasks.kind_registry import kind_for
         from intarsia.tasks.metrics import default_metric
         from intarsia.train.checkpoint import State
-        from intarsia.train.run import Trained, best_answers
+        from intarsia.train.run import Trained, best_kind
 
         with safe_open(self._tensor_file(point.key), framework="pt") as file:
             known = file.metadata()
             state = State(**json.loads(known["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        answers = best_answers(learned_answers(job.data), state)
+        task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
         left_out = int(known.get("left_out", 0))
-        return Trained(tensors, answers.head(job.pooling), answers, metric, state, left_out=left_out)
+        return Trained(tensors, task_kind.head(job.pooling), task_kind, metric, state, left_out=left_out)
 
     def _state_file(self, job: Job) -> Path:
         folder = self.folder / job.key(self.encoder.fingerprint)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from intarsia import __version__
 from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError
+from intarsia.version import __version__
 
 for _commands in ("tasks", "data", "lab", "paper", "bank"):  # in the order of the help
     import_module(f"intarsia.cli.{_commands}")
@@ -34,7 +34,7 @@ def _root(
 
 def main() -> None:
     """The entry point: an error that a user can mend becomes a message and exit code 2."""
-    from intarsia import console
+    from intarsia.cli import console
 
     try:
         try:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from intarsia import formatting
 from intarsia.cli.shared import (
     BankOption,
     EncoderOption,
@@ -20,8 +21,8 @@ from intarsia.cli.shared import (
 @app.command(rich_help_panel="The bank")
 def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     """List the tasks and what they cost: trained parameters, bytes, multiples of the base."""
-    from intarsia import console
-    from intarsia.tables import tasks_dict, tasks_table
+    from intarsia.cli import console
+    from intarsia.cli.tables import tasks_dict, tasks_table
 
     opened = open_bank(bank)
     entries = opened.tasks()
@@ -42,8 +43,8 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show all that is known of a task: labels, method, head, scores, training, data, versions."""
-    from intarsia import console
-    from intarsia.tables import entry_dict, show_table
+    from intarsia.cli import console
+    from intarsia.cli.tables import entry_dict, show_table
 
     opened = open_bank(bank)
     entry = opened.show(name, version)
@@ -58,7 +59,7 @@ def remove(
     bank: BankOption = Path("bank"),
 ) -> None:
     """Delete a task, or one version of it."""
-    from intarsia import console
+    from intarsia.cli import console
 
     opened = open_bank(bank)
     count = len(opened.versions(name)) if version is None else 1
@@ -82,7 +83,7 @@ def restore(
     bank: BankOption = Path("bank"),
 ) -> None:
     """Serve an older version again: its bytes become the newest version."""
-    from intarsia import console
+    from intarsia.cli import console
 
     entry = open_bank(bank).restore(name, version)
     console.say(f"{name}: version {version} is served again, as version {entry.version}.")
@@ -104,12 +105,12 @@ def export(
     For methods that can be merged into the base's weights: lora, ia3, bitfit, layernorm, lt-sft, diff-pruning, top and
     full. The folder is read back with transformers alone, and kept only if its logits are the bank's.
     """
-    from intarsia import console
+    from intarsia.cli import console
 
     done = open_bank(bank, encoder).export(name, merged, version, force=force)
     beside = f", its head in {done.head} (README.md says how to use it)" if done.head else ""
     console.say(
-        f"{name} version {done.version} written to {merged}: {done.model}{beside}, {console.size(done.bytes)}. "
+        f"{name} version {done.version} written to {merged}: {done.model}{beside}, {formatting.size(done.bytes)}. "
         f"Read back without Intarsia, logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
         "largest."
     )
@@ -125,7 +126,7 @@ def verify(
 
     Runs that have not ended are named too, with what they take on the disk.
     """
-    from intarsia import console
+    from intarsia.cli import console
 
     opened = open_bank(bank)
     problems, unfinished = opened.verify(rebuild=rebuild), opened.unfinished()
@@ -140,7 +141,7 @@ def verify(
         console.say(f"{count} files read, {len(problems)} damaged.")
         for run in unfinished:
             console.say(
-                f"{run.name}: a run has not ended; its state is {run.path} ({console.size(run.bytes)}). "
+                f"{run.name}: a run has not ended; its state is {run.path} ({formatting.size(run.bytes)}). "
                 "The same `intarsia learn` goes on with it; if none is wanted, delete the folder."
             )
     if problems:

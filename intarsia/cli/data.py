@@ -39,9 +39,9 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List the tasks of the suites: rows here against the official sizes; whole, partial (a sample) or missing."""
-    from intarsia import console
+    from intarsia.cli import console
+    from intarsia.cli.suite_tables import suites_table
     from intarsia.tasks.suites.folder import list_data
-    from intarsia.tasks.suites.tables import suites_table
 
     found = list_data(suite, folder)
     if json:
@@ -78,7 +78,7 @@ def fetch(
     What has another number of rows than the official task is stored as a sample, under SUITE_partial. Tasks that are
     there whole are kept, so that the same command goes on after an interruption.
     """
-    from intarsia import console
+    from intarsia.cli import console
     from intarsia.tasks.suites import fetch as run
 
     with _progress(quiet=json) as (watch, ended):
@@ -92,7 +92,7 @@ def _progress(
     *, quiet: bool
 ) -> Iterator[tuple[Callable[[SuiteTask, str, int], None] | None, Callable[[Fetched], None] | None]]:
     """A line for each task that has ended; on a terminal, also what is being read."""
-    from intarsia import console
+    from intarsia.cli import console
 
     def ended(one: Fetched) -> None:
         rows = ", ".join(f"{split} {rows:,}" for split, rows in one.rows.items())

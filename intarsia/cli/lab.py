@@ -34,9 +34,9 @@ def methods(
     json: JsonOption = False,
 ) -> None:
     """List the methods: what each trains, how many parameters, and what a training step costs."""
-    from intarsia import console
+    from intarsia.cli import console
+    from intarsia.cli.lab_tables import methods_table
     from intarsia.lab.catalogue import catalogue
-    from intarsia.lab.tables import methods_table
 
     def watch(name: str) -> None:
         console.err.print(f"measuring {name}", markup=False)
@@ -99,9 +99,9 @@ def compare(
     """  # fmt: skip
     import shlex
 
-    from intarsia import console
+    from intarsia.cli import console
+    from intarsia.cli.lab_progress import comparison_bar
     from intarsia.lab.compare import compare as run
-    from intarsia.lab.progress import comparison_bar
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
@@ -116,7 +116,7 @@ def compare(
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
             metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
-    from intarsia.lab.tables import comparison_table
+    from intarsia.cli.lab_tables import comparison_table
     from intarsia.lab.written import FILES
 
     if json:
@@ -145,9 +145,9 @@ def baseline(
     N-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks. The best by
     the validation part is scored on the test part, with a 95 % interval. Nothing is stored.
     """
-    from intarsia import console
+    from intarsia.cli import console
+    from intarsia.cli.lab_progress import search_status
     from intarsia.lab.no_bert import search
-    from intarsia.lab.progress import search_status
     from intarsia.tasks import load_data
 
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]

@@ -83,11 +83,11 @@ def _paper(
     if not report:
         print(context.get_help())
         raise typer.Exit
-    from intarsia import console
+    from intarsia.cli import console
     from intarsia.lab.paper import report as write
-    from intarsia.lab.paper.runs import Store
+    from intarsia.lab.paper.runs import RunStore
 
-    console.say(f"written: {write(Store(results, encoder, limit=limit))}")
+    console.say(f"written: {write(RunStore(results, encoder, limit=limit))}")
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -126,26 +126,31 @@ def _command(name: str, help: str) -> None:
     ) -> None:
         import shlex
 
-        from intarsia import console
+        from intarsia.cli import console
+        from intarsia.cli.paper_tables import paper_tables
+        from intarsia.cli.sweep_table import sweep_table
         from intarsia.lab.paper import EXPERIMENTS, draw, group_names, run, task_names
         from intarsia.lab.paper.plan import Asked
-        from intarsia.lab.paper.runs import Store
+        from intarsia.lab.paper.runs import RunStore
 
         chosen = task_names(EXPERIMENTS[name], _listed(tasks, "--tasks"))
         asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
         groups = group_names(EXPERIMENTS[name], asked, _listed(only, "--only"))
-        store = Store(results, encoder, limit=limit)
+        store = RunStore(results, encoder, limit=limit)
         if draw_only:
             noted = None if any(_given(context, what) for what in ASKED) else store.read_asked(name)
             made = draw(name, asked if noted is None else noted.asked, store)
         else:
-            from intarsia.encoder.load import Encoder
+            from intarsia.encoder.encoder import Encoder
 
             base = Encoder.load(encoder, device=device, precision=precision)
             line = shlex.join(["intarsia", *sys.argv[1:]])
-            with resumable():
-                made = run(name, asked, base, store, only=groups, data=data, together=together, command=line)
-        console.print_parts(made.parts())
+            with resumable(), sweep_table() as watch:
+                made = run(
+                    name, asked, base, store, only=groups, data=data, together=together, command=line, watch=watch,
+                    tell=lambda text: console.err.print(text, markup=False),
+                )  # fmt: skip
+        console.print_parts(paper_tables(made))
         made.save(store.figures)
         if made.pictures:
             console.say(f"\nfigures: {', '.join(p.name for p in made.pictures)} (.svg, .png) in {store.figures}")

@@ -61,14 +61,17 @@ PoolingOption = Annotated[
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
 ]
-PrefixDropoutOption = Annotated[
+TrunkDropoutOption = Annotated[
     bool | None,
     typer.Option(
-        "--prefix-dropout/--no-prefix-dropout", show_default="on",
+        "--trunk-dropout/--no-trunk-dropout", show_default="on",
         help="Dropout also below the lowest layer in which a method acts. Without it what is below is computed once "
         "and kept, which is faster for methods in upper layers ([cyan]--set layers=3-5[/]).",
     ),
 ]  # fmt: skip
+OldTrunkDropoutOption = Annotated[
+    bool | None, typer.Option("--prefix-dropout/--no-prefix-dropout", hidden=True)
+]  # the name before 0.2
 BiasCorrectionOption = Annotated[
     bool | None,
     typer.Option(
@@ -91,7 +94,7 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from intarsia import console
+        from intarsia.cli import console
 
         console.err.print("Interrupted. The same command goes on from the last stored step.")
         raise typer.Exit(130) from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from intarsia import formatting
 from intarsia.cli.shared import (
     BankOption,
     BiasCorrectionOption,
@@ -17,12 +18,13 @@ from intarsia.cli.shared import (
     LabelColumn,
     LimitOption,
     MaxLengthOption,
+    OldTrunkDropoutOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
-    PrefixDropoutOption,
     TaskArgument,
     TextColumn,
+    TrunkDropoutOption,
     about,
     app,
     open_bank,
@@ -103,7 +105,8 @@ def learn(
     max_length: MaxLengthOption = None,
     patience: PatienceOption = None,
     metric: MetricOption = None,
-    prefix_dropout: PrefixDropoutOption = None,
+    trunk_dropout: TrunkDropoutOption = None,
+    prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
     seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
     device: DeviceOption = "cpu",
@@ -118,7 +121,7 @@ def learn(
     Where the data has no parts of its own they are split off: 80/10/10, stratified, equal texts on one side.
     A run that was interrupted, even killed, goes on where it was when started again with the same arguments.
     """  # fmt: skip
-    from intarsia import console
+    from intarsia.cli import console
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
@@ -133,7 +136,7 @@ def learn(
     from intarsia.train.job import Settings
 
     common: dict[str, Any] = {
-        "max_length": max_length, "metric": metric, "prefix_dropout": prefix_dropout,
+        "max_length": max_length, "metric": metric, "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
         "bias_correction": bias_correction, "seed": seed,
     }  # fmt: skip
     own = {"learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience}
@@ -150,16 +153,16 @@ def learn(
         else:
             with console.training_bar(name, quiet=json) as watch:
                 entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
-    from intarsia.tables import entry_dict, learned
+    from intarsia.cli.tables import entry_dict, learned
 
     console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
 
 
 def _by_grid(bank: Bank, name: str, task: TaskData, quiet: bool, **settings: Any) -> Entry:
-    from intarsia.bank.sweep_table import sweep_table
+    from intarsia.cli.sweep_table import sweep_table
     from intarsia.train.grid import SMALL
 
-    with sweep_table({name: SMALL.size}, quiet=quiet) as watch:
+    with sweep_table(quiet=quiet) as watch:
         return bank.sweep({name: task}, SMALL, watch=watch, **settings)[name]
 
 
@@ -183,7 +186,8 @@ def sweep(
     pooling: PoolingOption = "mean",
     max_length: MaxLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
-    prefix_dropout: PrefixDropoutOption = None,
+    trunk_dropout: TrunkDropoutOption = None,
+    prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
     together: Annotated[
         int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
@@ -202,8 +206,8 @@ def sweep(
     the validation part and scored once on the test part. A sweep that was interrupted, even killed, goes on where it
     was when started again with the same arguments.
     """
-    from intarsia import console
-    from intarsia.bank.sweep_table import sweep_table
+    from intarsia.cli import console
+    from intarsia.cli.sweep_table import sweep_table
     from intarsia.tasks import load_data
     from intarsia.train.grid import read_grid
 
@@ -219,7 +223,7 @@ def sweep(
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
-    with resumable(), sweep_table(dict.fromkeys(names, chosen.size), quiet=json) as watch:
+    with resumable(), sweep_table(quiet=json) as watch:
         found = opened.sweep(
             tasks,
             chosen,
@@ -229,10 +233,10 @@ def sweep(
             watch=watch,
             max_length=max_length,
             metric=metric,
-            prefix_dropout=prefix_dropout,
+            trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
-    from intarsia.tables import entry_dict, learned
+    from intarsia.cli.tables import entry_dict, learned
 
     if json:
         console.print_json({n: entry_dict(entry) for n, entry in found.items()})
@@ -274,7 +278,7 @@ def predict(
     the lists [cyan]tokens[/] of a JSON Lines file. A task over spans takes questions, with [cyan]--context[/] or a tab
     and the context behind each, or a file of SQuAD's. A task over words fills in the masks of a text.
     """
-    from intarsia import answers
+    from intarsia.cli import answers
 
     opened = open_bank(bank, encoder, device, precision)
     requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind, context)
@@ -296,7 +300,7 @@ def evaluate(
     json: JsonOption = False,
 ) -> None:
     """Score a task on labelled data, with a 95 % bootstrap interval."""
-    from intarsia import console
+    from intarsia.cli import console
 
     result = open_bank(bank, encoder, device, precision).evaluate(
         name, data, metric=metric, text=text, pair=pair, label=label
@@ -308,5 +312,5 @@ def evaluate(
              "examples": result.examples}
         )  # fmt: skip
     else:
-        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else console.score(x, i.value) for x in i)
+        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else formatting.score(x, i.value) for x in i)
         console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")

@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 from transformers.activations import GELUActivation
 
-from intarsia.encoder import attention, cores
+from intarsia.encoder import attention_registry, cores
 from intarsia.encoder.frozen import FrozenLinear, Projections
-from intarsia.encoder.prefix import stand_for
 from intarsia.encoder.routed import Dropout, Gelu, Site, Switchboard
 from intarsia.encoder.sites import LAYER_OUTPUT, Family, layer_paths, places
+from intarsia.encoder.trunk import stand_for
 
 
 def attach(model: Any, family: Family) -> Switchboard:
@@ -85,15 +85,15 @@ def _watch_output(module: nn.Module, switchboard: Switchboard) -> None:
 
 def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
     if family.core == "registry":
-        attention.register()
-        _own_config(model)._attn_implementation = attention.NAME
+        attention_registry.register()
+        _own_config(model)._attn_implementation = attention_registry.NAME
         for prefix, layers in layer_paths(family, model):
             module = model.get_submodule(f"{prefix}.{family.attention}")
             module.intarsia_switchboard, module.intarsia_layers = switchboard, layers
         return
     if family.core == "mpnet":  # it would have a mask [N, N] made, which its core does not read
-        attention.register()
-        _own_config(model)._attn_implementation = attention.NAME
+        attention_registry.register()
+        _own_config(model)._attn_implementation = attention_registry.NAME
     for prefix, layers in layer_paths(family, model):
         path = f"{prefix}.{family.attention}"
         plain = model.get_submodule(path)

@@ -7,21 +7,15 @@ attention code of their own are served by `cores.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedBatch, FixedPrefix
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Bucket
-from intarsia.encoder.sites import PREFIX
-
-if TYPE_CHECKING:
-    from intarsia.encoder.routed import Pass
-
-NAME = "intarsia"
+from intarsia.encoder.static_shape import StaticBatch, StaticPrefixStates
 
 
 def _blocks(x: Tensor, bucket: Bucket) -> Tensor:
@@ -38,7 +32,9 @@ def _rows(blocks: Tensor, bucket: Bucket) -> Tensor:
     return padded.reshape(bucket.rows * bucket.length, heads, dim)
 
 
-def _bias(bucket: Bucket, heads: int, window: int | None, relative: Tensor | None, like: Tensor) -> Tensor | None:
+def additive_bias(
+    bucket: Bucket, heads: int, window: int | None, relative: Tensor | None, like: Tensor
+) -> Tensor | None:
     """What is added to the scores [rows, H, length, length] of a bucket: -inf at padding and outside the window, plus
     a relative position bias given as [H, 2 * longest - 1] over key - query distances."""
     bias: Tensor | None = None
@@ -63,42 +59,12 @@ def _bias(bucket: Bucket, heads: int, window: int | None, relative: Tensor | Non
 
 
 @dataclass(frozen=True)
-class Prefix:
+class PrefixStates:
     """Extra keys and values that a row's queries see behind its own tokens."""
 
     keys: Tensor  # [R, P, H, D]
     values: Tensor
     absent: Tensor | None  # [R, P] True where a row has no such key; None: all rows have all
-
-
-def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> Prefix | FixedPrefix | None:
-    """What the methods of a pass put in front of each row in a layer."""
-    found = [g for g in current.groups if (PREFIX, layer) in g.places]
-    if not found:
-        return None
-    if isinstance(current.batch, FixedBatch):
-        return current.batch.runs.prefix(found[0].tensors, f"{layer}.{PREFIX}")
-    size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in found)
-    rows = current.packed.rows
-    pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
-    absent = torch.ones(rows, size, dtype=torch.bool)
-    at = 0
-    for group in found:
-        own = [slot for slot, count in zip(group.slots, group.rows, strict=True) for _ in range(count)]
-        owners = torch.tensor(own, device=current.batch.ids.device)
-        for which, parts in zip(("key", "value"), pieces, strict=True):
-            stacked = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
-            mine = stacked.index_select(0, owners).to(dtype)
-            if group.first > at:
-                parts.append(mine.new_zeros(group.first - at, size, mine.shape[2]))
-            parts.append(F.pad(mine, (0, 0, 0, size - mine.shape[1])))
-        at = group.first + len(own)
-        absent[group.first : at, : mine.shape[1]] = False
-    for parts in pieces:
-        if at < rows:
-            parts.append(parts[0].new_zeros(rows - at, *parts[0].shape[1:]))
-    keys, values = (torch.cat(parts).view(rows, size, heads, -1) for parts in pieces)
-    return Prefix(keys, values, absent.to(keys.device) if absent.any() else None)
 
 
 def _prefix_blocks(x: Tensor, bucket: Bucket) -> Tensor:
@@ -150,7 +116,7 @@ class _PackedAttention(torch.autograd.Function):
                 vb = torch.cat([vb, _prefix_blocks(prefix_values, bucket)], 1)
             scores = torch.bmm(qb, kb.transpose(1, 2)).mul_(scale)
             by_row = scores.view(bucket.rows, heads, bucket.length, -1)
-            bias = _bias(bucket, heads, window, relative, q)
+            bias = additive_bias(bucket, heads, window, relative, q)
             if bias is not None:
                 by_row[..., : bucket.length].add_(bias)
             if absent is not None:
@@ -218,20 +184,20 @@ def packed_attention(
     q: Tensor,  # [N, H, D]
     k: Tensor,
     v: Tensor,
-    batch: Batch | FixedBatch,
+    batch: Batch | StaticBatch,
     *,
     scale: float,
     p: float = 0.0,
     noise: Noise | None = None,
     window: int | None = None,
     relative: Tensor | None = None,
-    prefix: Prefix | FixedPrefix | None = None,
+    prefix: PrefixStates | StaticPrefixStates | None = None,
 ) -> Tensor:
     """Attention within each segment of `batch`; returns [N, H, D]."""
-    if isinstance(batch, FixedBatch):
-        assert not isinstance(prefix, Prefix) and window is None, "no pass of fixed shape was to be made of this"
+    if isinstance(batch, StaticBatch):
+        assert not isinstance(prefix, PrefixStates) and window is None, "no pass of fixed shape was to be made of this"
         return batch.attention(q, k, v, scale, p, noise, relative, prefix)
-    assert not isinstance(prefix, FixedPrefix), "this is for passes of fixed shape"
+    assert not isinstance(prefix, StaticPrefixStates), "this is for passes of fixed shape"
     if noise is None or not noise.dropout:
         noise, p = None, 0.0
     extra = (None, None, None) if prefix is None else (prefix.keys, prefix.values, prefix.absent)
@@ -246,19 +212,19 @@ def packed_attention(
             x.index_select(0, bucket.tokens).view(bucket.rows, bucket.length, *x.shape[1:]).transpose(1, 2)
             for x in (q, k, v)
         )  # [B, H, T, D]
-        bias = _bias(bucket, q.shape[1], window, relative, q)
-        out = _sdpa(qb, kb, vb, bias, bucket, prefix, scale, 0.0)
+        bias = additive_bias(bucket, q.shape[1], window, relative, q)
+        out = padded_attention(qb, kb, vb, bias, bucket, prefix, scale, 0.0)
         outputs.append(out.transpose(1, 2).reshape(bucket.rows * bucket.length, *q.shape[1:]))
     return torch.cat(outputs).index_select(0, batch.unbucket)
 
 
-def _sdpa(
+def padded_attention(
     q: Tensor,  # [B, H, T, D]
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
     bucket: Bucket,
-    prefix: Prefix | None,
+    prefix: PrefixStates | None,
     scale: float,
     p: float,
 ) -> Tensor:
@@ -282,41 +248,3 @@ class _Discard:
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         pass
-
-
-def registered_attention(
-    module: Any,
-    query: Tensor,  # [1, H, N, D] packed, [B, H, T, D] padded
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """The attention that Intarsia puts into the `transformers` attention registry."""
-    current: Pass | None = module.intarsia_switchboard.current
-    if current is None:
-        raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1], query.dtype)
-    if current.padded:
-        whole = current.packed.whole
-        bias = _bias(whole, query.shape[1], sliding_window, None, query)
-        assert not isinstance(prefix, FixedPrefix), "a pass of fixed shape is never padded"
-        p = dropout if current.noise is not None and current.noise.dropout else 0.0
-        out = _sdpa(query, key, value, bias, whole, prefix, scale, p)
-        return out.transpose(1, 2).contiguous(), None
-    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [N, H, D]
-    out = packed_attention(
-        q, k, v, current.batch, scale=scale, p=dropout, noise=current.noise, window=sliding_window, prefix=prefix
-    )
-    return out[None], None
-
-
-def register() -> None:
-    """Make `registered_attention` known to `transformers`."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, registered_attention)

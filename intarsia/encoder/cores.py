@@ -7,15 +7,14 @@ DeBERTa's disentangled attention (and its optional convolution) runs unchanged o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intarsia.encoder.attention import packed_attention, prefix_of
-
-if TYPE_CHECKING:
-    from intarsia.encoder.routed import Pass, Switchboard
+from intarsia.encoder.attention import packed_attention
+from intarsia.encoder.attention_registry import prefix_of
+from intarsia.encoder.routed import Pass, Switchboard
 
 
 class MPNetCore(nn.Module):

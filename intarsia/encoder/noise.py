@@ -18,6 +18,8 @@ from torch import Tensor
 class Noise:
     """The random numbers of one training pass."""
 
+    fuses_gates = False  # whether `gated` computes hard-concrete gates in one kernel
+
     def __init__(self, entropy: Sequence[int], device: torch.device, *, dropout: bool = True) -> None:
         """`entropy`: as a rule the seed and the step, of each job in the pass."""
         self.device, self.dropout = device, dropout
@@ -47,6 +49,18 @@ class Noise:
         count = int(np.prod(shape))
         words = self._bits.random_raw((count + 3) // 4).view(np.uint16)[:count]
         return torch.from_numpy((words.astype(np.float32) + 0.5) / 65536).view(shape)
+
+    def gated(
+        self,
+        theta: Tensor,
+        difference: Tensor,
+        alpha: Tensor,
+        edge: float,
+        stretch: tuple[float, float],
+        penalty: float,
+    ) -> Tensor:
+        """theta + difference * hard-concrete gates of alpha, where `fuses_gates`."""
+        raise TypeError("only the noise of a recorded pass fuses gates")
 
 
 class _Drop(torch.autograd.Function):

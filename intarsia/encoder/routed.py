@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from intarsia.encoder.fixed import FixedBatch, FixedRuns
 from intarsia.encoder.noise import Noise, drop
-from intarsia.encoder.owned import Owned, Rows, Runs
+from intarsia.encoder.owners import Owners
 from intarsia.encoder.packed import Batch
-from intarsia.encoder.prefix import Span
+from intarsia.encoder.site_method import SiteMethod
+from intarsia.encoder.site_view import GroupSegments, SiteView
 from intarsia.encoder.sites import LINEAR_SITES
-
-if TYPE_CHECKING:
-    from intarsia.methods import Method
+from intarsia.encoder.span import Span
+from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
 
 ALL = slice(None)
 
@@ -31,7 +30,7 @@ ALL = slice(None)
 class Group:
     """A run of rows in a batch whose owners share one method (shape): rows `first` … of these slots, in order."""
 
-    method: Method
+    method: SiteMethod
     places: frozenset[tuple[str, int]]  # (site, layer) where the method acts on this base
     tensors: Mapping[str, Tensor]  # each [slots, …]
     first: int
@@ -43,7 +42,7 @@ class Group:
 class Pass:
     """The pass under way."""
 
-    batch: Batch | FixedBatch
+    batch: Batch | StaticBatch
     groups: Sequence[Group]
     noise: Noise | None = None  # set in training: dropout is on
     training: bool = False
@@ -54,8 +53,8 @@ class Pass:
     span: Span = field(default_factory=Span)
     memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
     relative: Tensor | None = None  # MPNet's bias by distance, where weights of the pass's own give it: for all layers
-    _owned: dict[tuple[int, bool], tuple[slice, Runs | FixedRuns]] = field(default_factory=dict)
-    _rows: dict[tuple[int, bool], Rows] = field(default_factory=dict)
+    _owners: dict[tuple[int, bool], tuple[slice, Owners | DeviceOwners]] = field(default_factory=dict)
+    _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)
 
     @property
     def packed(self) -> Batch:
@@ -63,12 +62,12 @@ class Pass:
         assert isinstance(self.batch, Batch)
         return self.batch
 
-    def owned(self, index: int) -> tuple[slice, Runs | FixedRuns]:
+    def owners(self, index: int) -> tuple[slice, Owners | DeviceOwners]:
         """The token slice of a group in the present layout, and who owns what in it."""
-        if isinstance(self.batch, FixedBatch):
-            return slice(0, self.batch.tokens), self.batch.runs
+        if isinstance(self.batch, StaticBatch):
+            return slice(0, self.batch.tokens), self.batch.owners
         key = (index, self.padded)
-        if key not in self._owned:
+        if key not in self._owners:
             group = self.groups[index]
             edges = [group.first]
             for rows in group.rows:
@@ -76,15 +75,15 @@ class Pass:
             step = self.batch.whole.length if self.padded else 0
             bounds = [r * step if self.padded else self.batch.offsets[r] for r in edges]
             sizes = tuple(b - a for a, b in zip(bounds, bounds[1:], strict=False))
-            self._owned[key] = (slice(bounds[0], bounds[-1]), Runs(group.slots, sizes, str(self.batch.ids.device)))
-        return self._owned[key]
+            self._owners[key] = (slice(bounds[0], bounds[-1]), Owners(group.slots, sizes, str(self.batch.ids.device)))
+        return self._owners[key]
 
-    def rows(self, index: int) -> Rows:
+    def segments(self, index: int) -> GroupSegments:
         """A group's segments as a batch of their own."""
-        if isinstance(self.batch, FixedBatch):
-            return Rows(self.batch, self.batch.tokens, None)
+        if isinstance(self.batch, StaticBatch):
+            return GroupSegments(self.batch, self.batch.tokens, None)
         key = (index, self.padded)
-        if key not in self._rows:
+        if key not in self._segments:
             group = self.groups[index]
             batch = self.batch.part(group.first, group.first + sum(group.rows))
             real, tokens = None, batch.tokens
@@ -94,8 +93,8 @@ class Pass:
                 real = batch.positions + torch.arange(batch.rows, device=batch.ids.device).repeat_interleave(
                     batch.row_lengths
                 ).mul_(step)
-            self._rows[key] = Rows(batch, tokens, real)
-        return self._rows[key]
+            self._segments[key] = GroupSegments(batch, tokens, real)
+        return self._segments[key]
 
     def layer(self, layers: tuple[int, ...]) -> int:
         """The layer that a module stands for now, of those it serves."""
@@ -145,12 +144,12 @@ class Switchboard:
         part = flat if columns is ALL else flat[:, columns]
         for index, group in enumerate(current.groups):
             if (site, layer) in group.places:
-                where, owned = self.owned(current, index, inner, site, layer, y.dtype)
-                owned.columns = None if columns is ALL else columns
-                owned.undropped = undropped
+                where, view = self.view(current, index, inner, site, layer, y.dtype)
+                view.columns = None if columns is ALL else columns
+                view.undropped = undropped
                 if x is not None:
-                    owned.input = _cut(x.reshape(-1, x.shape[-1]), where)
-                changed.append((where, group.method.output(owned, _cut(part, where))))
+                    view.input = _cut(x.reshape(-1, x.shape[-1]), where)
+                changed.append((where, group.method.output(view, _cut(part, where))))
         if not changed:
             return y
         part = _assemble(part, changed)
@@ -162,24 +161,24 @@ class Switchboard:
         """Whether the dropout of this place is left to the one method that acts there, to be one kernel with it."""
         current = self.current
         assert current is not None
-        if not isinstance(current.batch, FixedBatch) or current.noise is None or not current.noise.dropout:
+        if not isinstance(current.batch, StaticBatch) or current.noise is None or not current.noise.dropout:
             return False
         (group,) = current.groups
         return len(sites) == 1 and (sites[0], layer) in group.places and group.method.takes_undropped
 
-    def owned(
+    def view(
         self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int, dtype: torch.dtype
-    ) -> tuple[slice, Owned]:
-        where, runs = current.owned(index)
+    ) -> tuple[slice, SiteView]:
+        where, owners = current.owners(index)
         group = current.groups[index]
-        owned = Owned(
+        view = SiteView(
             site=site,
             layer=layer,
             tensors=group.tensors,
-            runs=runs,
-            base=inner,
-            module=lambda other: self.modules[other, layer],
-            segments=lambda: current.rows(index),
+            owners=owners,
+            module=inner,
+            module_at=lambda other: self.modules[other, layer],
+            segments=lambda: current.segments(index),
             memory=current.memory.setdefault(index, {}),
             noise=current.noise,
             training=current.training,
@@ -188,8 +187,8 @@ class Switchboard:
         for wanted in group.method.wants:
             state: Tensor | None = getattr(current, wanted)
             if state is not None:
-                setattr(owned, wanted, _cut(state.reshape(-1, state.shape[-1]), where))
-        return where, owned
+                setattr(view, wanted, _cut(state.reshape(-1, state.shape[-1]), where))
+        return where, view
 
 
 class Site(nn.Module):
@@ -230,8 +229,8 @@ class Site(nn.Module):
         changed: list[tuple[slice, Tensor]] = []
         for index, group in enumerate(current.groups):
             if (self.sites[0], layer) in group.places:
-                where, owned = self.switchboard.owned(current, index, self.inner, self.sites[0], layer, x.dtype)
-                changed.append((where, group.method.norm(owned, _cut(flat, where))))
+                where, view = self.switchboard.view(current, index, self.inner, self.sites[0], layer, x.dtype)
+                changed.append((where, group.method.norm(view, _cut(flat, where))))
         if not changed:
             return self.inner(x)
         return _assemble(flat, changed, self.inner).view(x.shape)
@@ -277,7 +276,7 @@ class Gelu(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         current = self.switchboard.current
-        if current is None or not isinstance(current.batch, FixedBatch) or x.dtype != torch.bfloat16:
+        if current is None or not isinstance(current.batch, StaticBatch) or x.dtype != torch.bfloat16:
             return self.plain(x)
         from intarsia.kernels import gelu
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from intarsia.encoder.spec import Spec
+
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
-    from intarsia.methods import Spec
+    from intarsia.encoder.encoder import Encoder
 
 
 class Slots:
@@ -106,7 +107,7 @@ def _start(spec: Spec, encoder: Encoder, generator: torch.Generator) -> Tensor:
             found = encoder.weights[spec.parameter]
         else:
             assert spec.site is not None
-            found = encoder.at_site(*spec.site, spec.base).tensor
+            found = encoder.at_site(*spec.site, spec.tensor).tensor
         return found.detach().to(torch.float32, copy=True)
     if spec.start == "identity":
         return torch.eye(*spec.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from intarsia.encoder.packed import Segment
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 AT_ONCE = 1000  # texts
 

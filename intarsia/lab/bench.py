@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia import console, files
+from intarsia import files
 from intarsia.errors import BankError, EncoderError, IntarsiaError
+from intarsia.formatting import score
 from intarsia.lab import cost
 from intarsia.lab.comparison import Result, Row
 from intarsia.methods import Method, to_dict
 from intarsia.tasks import TaskData
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape
     from intarsia.tasks.heads import Head
     from intarsia.tasks.metrics import Interval
@@ -198,8 +199,8 @@ class Bench:
 
 def _info(p: Progress) -> str:
     if p.reading is not None:
-        return console.describe(p)
-    validation = "" if p.validation is None else f" · {p.metric} {console.score(p.validation)}"
+        return str(p)
+    validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
     return f"epoch {p.epoch}/{p.epochs}{validation}"
 
 
@@ -209,9 +210,9 @@ def _counted(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(job: Job) -> Head:
-    from intarsia.tasks.answering import learned_answers
+    from intarsia.tasks.kind_registry import kind_for
 
-    return learned_answers(job.data).head(job.pooling)
+    return kind_for(job.data).head(job.pooling)
 
 
 def _reason(method: Method, shape: Shape) -> str | None:
@@ -237,13 +238,13 @@ def _score(job: Job, trained: Trained, encoder: Encoder) -> Interval:
     from intarsia.bank.inlay import Inlay
     from intarsia.serve.predictor import Predictor
 
-    answers, test = trained.answers, job.data.test
+    task_kind, test = trained.task_kind, job.data.test
     inlay = Inlay(
         name=job.name, kind=job.data.kind, labels=tuple(job.data.labels), method=to_dict(job.method),
-        head={**trained.head.to_dict(), **answers.to_dict()}, encoder={}, parameters={}, metrics={}, training={},
+        head={**trained.head.to_dict(), **task_kind.to_dict()}, encoder={}, parameters={}, metrics={}, training={},
         data={}, versions={}, parents=(), created="", tensors=trained.tensors,
     )  # fmt: skip
-    inputs = answers.inputs(test, encoder, job.settings.max_length)
+    inputs = task_kind.inputs(test, encoder, job.settings.max_length)
     predictor = Predictor(encoder, lambda _: inlay, slots=1)
-    said = predictor.predict([("", segment) for segment in inputs.segments])
-    return answers.measure(trained.metric, test, inputs, said, 1000)
+    predictions = predictor.predict([("", segment) for segment in inputs.segments])
+    return task_kind.measure(trained.metric, test, inputs, predictions, 1000)

@@ -13,7 +13,7 @@ from intarsia.lab import cost
 from intarsia.methods import PRESETS, Method, Pfeiffer, parse, short_name, to_dict
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape
 
 ALIASES = ("bottleneck",)
@@ -70,7 +70,7 @@ def catalogue(
     encoder: str | Path | Encoder | None = None, *, measure: bool = False, watch: Callable[[str], None] | None = None
 ) -> Catalogue:
     """All presets on an encoder, which is loaded only where steps are to be timed; `watch` is told each name then."""
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
 
     given = encoder or EMBEDDED
@@ -90,7 +90,7 @@ def catalogue(
 
 def shape_of(source: str | Path) -> Shape:
     """An encoder's shape; from its configuration and the names of its weights alone, where they are at hand."""
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape, family_of
     from intarsia.encoder.sources import EMBEDDED, embedded_folder
 

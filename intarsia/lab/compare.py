@@ -26,7 +26,7 @@ from intarsia.methods import Method, parse
 from intarsia.tasks import TaskData, load_data
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.tasks.heads import Pooling
     from intarsia.train.job import Job
 
@@ -58,11 +58,11 @@ def compare(
     are each method's own recipe. `no_bert` is a number of minutes to search for a model without a transformer. Results
     go to `folder`. A method that diverges, or that this encoder cannot have, is a row with its reason.
     """
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
     from intarsia.lab.written import write
-    from intarsia.tasks.answering import default_length
     from intarsia.tasks.heads import Head
+    from intarsia.tasks.kind_registry import default_length
 
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
     if not named or seeds < 1:

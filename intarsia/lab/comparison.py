@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from intarsia import console, files
+from intarsia import files
+from intarsia.formatting import score
 
 FORMAT = 1  # of comparison.json
 
@@ -56,7 +57,7 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         """Times 100, as the papers give them."""
-        shown = [console.score(x, self.value) for x in (self.value, self.low, self.high, self.high - self.value)]
+        shown = [score(x, self.value) for x in (self.value, self.low, self.high, self.high - self.value)]
         return f"{shown[0]} ± {shown[3]}" if self.bounds == "standard error" else f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 

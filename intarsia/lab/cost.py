@@ -14,7 +14,7 @@ from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, LAYER_OUTPUT, O
 from intarsia.methods import Full, Method
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape, WeightShape
     from intarsia.train.run import Run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
+from intarsia.lab.comparison_rows import baseline_row, comparison_columns, comparison_notes, comparison_rows
 from intarsia.lab.figures import tradeoff
 from intarsia.lab.report import Page
-from intarsia.lab.tables import baseline_row, comparison_columns, comparison_notes, comparison_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import LAYER_OUTPUT
+from intarsia.errors import check_choice
 from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
-from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 _EPS = 1e-6
@@ -33,7 +34,7 @@ class Bapna(Method):
     name: ClassVar[str] = "bapna"
     paper: ClassVar[str] = "Bapna & Firat 2019"
     trains: ClassVar[str] = "LayerNorm and bottleneck behind each layer"
-    start_only: ClassVar[tuple[str, ...]] = ("std",)
+    training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATIONS)
@@ -56,7 +57,7 @@ class Bapna(Method):
         m, d = self.size, shape.width
         return len(chosen_layers(self.layers, shape)) * (2 * m * d + m + d + 2 * d)
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        name = f"{own.layer}.{own.site}"
-        normal = own.layer_norm(h, f"{name}.norm", _EPS)
-        return own.bottleneck(h, normal, name, self.activation)
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
+        normal = view.layer_norm(h, f"{name}.norm", _EPS)
+        return view.bottleneck(h, normal, name, self.activation)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE
-from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Method, Plain, Spec, Tensors, check_choice, chosen_layers, sorted_layers
+from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 _SITES = (*LINEAR_SITES, *NORM_SITES)
@@ -57,21 +57,21 @@ class BitFit(Method):
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         specs = {
-            f"{layer}.{site}.bias": Spec((width,), "base", site=(site, layer), base="bias")
+            f"{layer}.{site}.bias": Spec((width,), "base", site=(site, layer), tensor="bias")
             for site, layer, width in self._biases(shape)
         }
         if self.pooler:
-            specs[f"{OUTSIDE}.pooler.bias"] = Spec((shape.width,), "base", site=("pooler", OUTSIDE), base="bias")
+            specs[f"{OUTSIDE}.pooler.bias"] = Spec((shape.width,), "base", site=("pooler", OUTSIDE), tensor="bias")
         return specs
 
     def count(self, shape: Shape) -> int:
         return sum(width for _, _, width in self._biases(shape)) + (shape.width if self.pooler else 0)
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        return h + (own.each(f"{own.layer}.{own.site}.bias") - own.base_bias())
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        return h + (view.each(f"{view.layer}.{view.site}.bias") - view.base_bias())
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return own.base_norm(x, f"{own.layer}.{own.site}")
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return view.base_norm(x, f"{view.layer}.{view.site}")
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for site, layer, _ in self._biases(shape):

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
-from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+from intarsia.errors import check_choice
+from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
@@ -48,7 +49,7 @@ class Bottleneck(Method):
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "two bottlenecks a layer, LayerNorms"
-    start_only: ClassVar[tuple[str, ...]] = ("std",)
+    training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
         check_choice("places_in_layer", self.places_in_layer, _PLACES)
@@ -97,27 +98,27 @@ class Bottleneck(Method):
         adapters = len(self._layers(shape)) * len(_PLACES[self.places_in_layer])
         return adapters * one + norm_count(self._trained_norms(shape))
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        name = f"{own.layer}.{own.site}"
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
         x = h
         if self.parallel:
-            assert own.sublayer_input is not None
-            x = own.sublayer_input
+            assert view.sublayer_input is not None
+            x = view.sublayer_input
         if self._plain:
-            return own.bottleneck(h, x, name, self.activation)
-        hidden = own.linear(x, f"{name}.down")  # [tokens, m]
+            return view.bottleneck(h, x, name, self.activation)
+        hidden = view.linear(x, f"{name}.down")  # [tokens, m]
         if self.inner_norm == "layer":
-            hidden = own.layer_norm(hidden, f"{name}.inner", 1e-5)
+            hidden = view.layer_norm(hidden, f"{name}.inner", 1e-5)
         elif self.inner_norm == "batch":
-            hidden = own.batch_norm(hidden, f"{name}.inner")
-        hidden = own.activate(hidden, self.activation)
+            hidden = view.batch_norm(hidden, f"{name}.inner")
+        hidden = view.activate(hidden, self.activation)
         for i in range(1, self.depth):
-            hidden = own.activate(own.linear(hidden, f"{name}.hidden{i}"), self.activation)
-        u = own.linear(hidden, f"{name}.up")  # [tokens, d]
+            hidden = view.activate(view.linear(hidden, f"{name}.hidden{i}"), self.activation)
+        u = view.linear(hidden, f"{name}.up")  # [tokens, d]
         return h + h * u if self.multiplicative else h + u
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return own.base_norm(x, f"{own.layer}.{own.site}")
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return view.base_norm(x, f"{view.layer}.{view.site}")
 
     def _layers(self, shape: Shape) -> tuple[int, ...]:
         return chosen_layers(self.layers, shape)

@@ -38,7 +38,7 @@ class DiffPruning(Method):
     trains: ClassVar[str] = "entries of the base, chosen by gates"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
-    start_only: ClassVar[tuple[str, ...]] = (
+    training_only: ClassVar[tuple[str, ...]] = (
         "structured", "penalty_weight", "gate_start", "gate_rate", "fixed_rate",
     )  # fmt: skip
     # A gate's gradient is near 1e-9 at its start: with a larger eps no gate would ever close.

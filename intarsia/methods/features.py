@@ -14,7 +14,7 @@ from intarsia.methods.method import Method, Spec, Tensors, check_least
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 
@@ -72,14 +72,14 @@ class Features(Method):
 
         return F.relu(F.linear(rows, tensors["hidden.weight"], tensors["hidden.bias"])) if self.hidden else rows
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        shares = own.tensors["mix.weights"].softmax(1)  # [slots, layers]
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        shares = view.tensors["mix.weights"].softmax(1)  # [slots, layers]
         last = shares.shape[1] - 1
-        layer = last if own.layer == OUTSIDE else own.layer
-        part = own.for_each_token(shares[:, layer : layer + 1]) * h
-        sum_so_far = own.memory.get("mix")
-        own.memory["mix"] = part if sum_so_far is None else sum_so_far + part
-        return own.memory["mix"] * own.each("mix.scale") if layer == last else h
+        layer = last if view.layer == OUTSIDE else view.layer
+        part = view.for_each_token(shares[:, layer : layer + 1]) * h
+        sum_so_far = view.memory.get("mix")
+        view.memory["mix"] = part if sum_so_far is None else sum_so_far + part
+        return view.memory["mix"] * view.each("mix.scale") if layer == last else h
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return self.output(own, own.base(x))
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return self.output(view, view.module(x))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedNoise
 from intarsia.encoder.noise import Noise
 
 LEFT, RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
@@ -25,16 +24,14 @@ def gated(
 ) -> Tensor:
     """theta + difference * gates; a gradient reaches the difference and alpha. `penalty`: where `in_one_sweep`, times
     the expected number of open gates, is in alpha's gradient; elsewhere it is the loss's own."""
-    if in_one_sweep(noise) and isinstance(theta, Tensor):
-        from intarsia.kernels import gates
-
-        return gates.gated(theta, difference, alpha, noise.site(), noise.layout, EDGE, LEFT, RIGHT, penalty)
+    if noise is not None and in_one_sweep(noise) and isinstance(theta, Tensor):
+        return noise.gated(theta, difference, alpha, EDGE, (LEFT, RIGHT), penalty)
     return _Gated.apply(theta, difference, alpha, None if noise is None else noise.uniform(alpha.shape))
 
 
-def in_one_sweep(noise: Noise | None) -> TypeGuard[FixedNoise]:
-    """Whether a kernel computes the gates, and adds the gradient of their penalty on its way back."""
-    return isinstance(noise, FixedNoise)
+def in_one_sweep(noise: Noise | None) -> bool:
+    """Whether a kernel computes the gates, and adds the gradient of their penalty in its backward pass."""
+    return noise is not None and noise.fuses_gates
 
 
 def expected(alpha: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers,
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 _INNER = "ffn.down.input"  # the activated inner units
@@ -41,8 +41,8 @@ class IA3(Method):
     def count(self, shape: Shape) -> int:
         return sum(width for _, _, width in self._gains(shape))
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        return h * own.each(f"{own.layer}.{own.site}.gain")
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        return h * view.each(f"{view.layer}.{view.site}.gain")
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for site, layer, _ in self._gains(shape):

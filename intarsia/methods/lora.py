@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES, LinearShape
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import (
     Method,
     Plain,
     Spec,
     Tensors,
-    check_choice,
     check_dropout,
     check_least,
     chosen_layers,
@@ -23,7 +22,7 @@ from intarsia.methods.method import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 
@@ -40,7 +39,7 @@ class LoRA(Method):
     name: ClassVar[str] = "lora"
     paper: ClassVar[str] = "Hu et al. 2021"
     trains: ClassVar[str] = "low-rank differences of query and value"
-    start_only: ClassVar[tuple[str, ...]] = ("dropout",)
+    training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
@@ -67,11 +66,11 @@ class LoRA(Method):
     def count(self, shape: Shape) -> int:
         return sum(self.rank * (n.inputs + n.outputs) for n in self._linears(shape))
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        name = f"{own.layer}.{own.site}"
-        assert own.input is not None
-        low = own.linear(own.drop(own.input, self.dropout), f"{name}.a")  # [tokens, r]
-        return h + own.linear(low, f"{name}.b") * (self.alpha / self.rank)
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
+        assert view.input is not None
+        low = view.linear(view.drop(view.input, self.dropout), f"{name}.a")  # [tokens, r]
+        return h + view.linear(low, f"{name}.b") * (self.alpha / self.rank)
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for n in self._linears(shape):

@@ -37,7 +37,7 @@ class LotteryTicket(Method):
     trains: ClassVar[str] = "the entries of the base that move most"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
-    start_only: ClassVar[tuple[str, ...]] = ("l1", "rounds", "sparse_rate")
+    training_only: ClassVar[tuple[str, ...]] = ("l1", "rounds", "sparse_rate")
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "bias_correction": False}
 
     def __post_init__(self) -> None:

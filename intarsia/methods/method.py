@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from intarsia.encoder.spec import BaseTensor, Spec
 from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape, WeightShape
 
 Tensors = Mapping[str, "Tensor"]
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One tensor of an inlay: its shape, how it starts, and how the optimizer treats it."""
-
-    shape: tuple[int, ...]
-    start: Literal["zeros", "ones", "normal", "identity", "base"]
-    std: float = 0.0  # of a "normal" start: truncated at two standard deviations
-    site: tuple[str, int] | None = None  # of a "base" start: copied from this site's module …
-    base: Literal["weight", "bias"] = "weight"  # … and this tensor of it
-    parameter: str | None = None  # of a "base" start: or copied from the parameter of this name
-    decay: bool = False  # weight decay applies
-    trained: bool = True  # False: kept with the inlay, but no gradient reaches it (running statistics)
-    rate: float = 1.0  # times the learning rate
-    value: float = 0.0  # added to a "zeros" start
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -58,7 +38,7 @@ class Method:
     name: ClassVar[str]  # in stored inlays
     paper: ClassVar[str] = ""
     trains: ClassVar[str] = ""  # in a few words
-    start_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
+    training_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
     recipe: ClassVar[Mapping[str, Any]] = {}  # training settings, where they differ from `Settings()`
     changes_base: ClassVar[bool] = False  # runs alone in a pass, with weights of its own in place of the base's
     mergeable: ClassVar[bool] = False  # whether `merge` can give a plain model
@@ -66,12 +46,12 @@ class Method:
 
     @property
     def takes_undropped(self) -> bool:
-        """Whether `output` gives h to `own.bottleneck` alone, which can apply the base's dropout to it on the way."""
+        """Whether `output` gives h to `view.bottleneck` alone, which can apply the base's dropout to it on the way."""
         return False
 
     @property
     def wants(self) -> tuple[str, ...]:
-        """What `Owned` shall carry beside the site's own values: "sublayer_input", "layer_input"."""
+        """What `SiteView` shall carry beside the site's own values: "sublayer_input", "layer_input"."""
         return ()
 
     def check(self, shape: Shape) -> None:
@@ -93,11 +73,11 @@ class Method:
         """Trained parameters in closed form; equal to the trained tensors of `tensors`."""
         raise NotImplementedError
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
         """At an output, linear or linear's input site: the method's own tokens `h` [tokens, width] → new values."""
         raise NotImplementedError
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
         """At a norm site: the method's own tokens, normalised."""
         raise NotImplementedError
 
@@ -153,19 +133,10 @@ class Ending:
     keep_head: bool = False  # the head goes on as it is; else it starts anew
 
 
-@dataclass(frozen=True)
-class Found:
-    """A tensor of the base at a site: the parameter it is (rows of), and those rows."""
-
-    parameter: str
-    rows: slice
-    tensor: Tensor  # the rows
-
-
 class Plain:
     """Weights of a plain model, to be changed by `Method.merge`; copies are made of those that are."""
 
-    def __init__(self, shape: Shape, base: Tensors, at_site: Callable[[str, int, str], Found]) -> None:
+    def __init__(self, shape: Shape, base: Tensors, at_site: Callable[[str, int, str], BaseTensor]) -> None:
         self.shape, self.base, self._at_site = shape, base, at_site
         self.changed: dict[str, Tensor] = {}
 
@@ -200,7 +171,7 @@ def to_dict(method: Any) -> dict[str, Any]:
 def running_key(method: Any) -> tuple[Any, ...]:
     """Equal for methods that compute the same with the same tensors: these share one stack of slots."""
     options = dataclasses.asdict(method)
-    return (method.name, *((k, v) for k, v in sorted(options.items()) if k not in method.start_only))
+    return (method.name, *((k, v) for k, v in sorted(options.items()) if k not in method.training_only))
 
 
 def lowest(method: Method, shape: Shape) -> int:
@@ -214,11 +185,6 @@ def lowest(method: Method, shape: Shape) -> int:
         if not weight.behind:
             found.append(min(weight.layers, default=0))
     return min(found)
-
-
-def check_choice(option: str, value: Any, choices: Mapping[str, Any] | tuple[str, ...]) -> None:
-    if value not in choices:
-        raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
 
 
 def check_least(**least: tuple[float | None, float]) -> None:

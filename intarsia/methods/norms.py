@@ -12,7 +12,7 @@ from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers,
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 
@@ -41,8 +41,8 @@ class LayerNorms(Method):
     def count(self, shape: Shape) -> int:
         return norm_count(self._norms(shape))
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return own.base_norm(x, f"{own.layer}.{own.site}")
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return view.base_norm(x, f"{view.layer}.{view.site}")
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         merge_norms(self._norms(shape), tensors, plain)
@@ -66,7 +66,7 @@ def norm_specs(norms: Iterable[NormShape]) -> dict[str, Spec]:
     for n in norms:
         specs[f"{n.layer}.{n.site}.weight"] = Spec((n.width,), "base", site=(n.site, n.layer))
         if n.bias:
-            specs[f"{n.layer}.{n.site}.bias"] = Spec((n.width,), "base", site=(n.site, n.layer), base="bias")
+            specs[f"{n.layer}.{n.site}.bias"] = Spec((n.width,), "base", site=(n.site, n.layer), tensor="bias")
     return specs
 
 

@@ -19,7 +19,7 @@ from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 
@@ -37,7 +37,7 @@ class PAL(Method):
     name: ClassVar[str] = "pal"
     paper: ClassVar[str] = "Stickland & Murray 2019"
     trains: ClassVar[str] = "a narrow attention beside each layer, LayerNorms"
-    start_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
+    training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
 
     def __post_init__(self) -> None:
         check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0))
@@ -67,17 +67,17 @@ class PAL(Method):
         inside = len(chosen_layers(self.layers, shape)) * 3 * (w * w + w)
         return 2 * d * w + w + d + inside + norm_count(self._norms(shape))
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
         import torch.nn.functional as F
 
-        assert own.layer_input is not None
-        narrow = own.linear(own.layer_input, "encode")  # [tokens, w]
-        q, k, v = (own.linear(narrow, f"{own.layer}.pal.{part}") for part in ("query", "key", "value"))
-        attended = own.attend(q, k, v, self.heads, self.dropout)
-        return h + F.gelu(own.linear(attended, "decode"))
+        assert view.layer_input is not None
+        narrow = view.linear(view.layer_input, "encode")  # [tokens, w]
+        q, k, v = (view.linear(narrow, f"{view.layer}.pal.{part}") for part in ("query", "key", "value"))
+        attended = view.attend(q, k, v, self.heads, self.dropout)
+        return h + F.gelu(view.linear(attended, "decode"))
 
-    def norm(self, own: Owned, x: Tensor) -> Tensor:
-        return own.base_norm(x, f"{own.layer}.{own.site}")
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return view.base_norm(x, f"{view.layer}.{view.site}")
 
     def _linear(self, name: str, inputs: int, outputs: int) -> dict[str, Spec]:
         weight = Spec((outputs, inputs), "normal", self.std, decay=True)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import FFN_OUTPUT
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
-from intarsia.methods.method import Method, Spec, check_choice, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from intarsia.encoder.owned import Owned
+    from intarsia.encoder.site_view import SiteView
     from intarsia.encoder.sites import Shape
 
 
@@ -34,7 +34,7 @@ class Pfeiffer(Method):
     name: ClassVar[str] = "pfeiffer"
     paper: ClassVar[str] = "Pfeiffer et al. 2021"
     trains: ClassVar[str] = "one bottleneck a layer"
-    start_only: ClassVar[tuple[str, ...]] = ("std",)
+    training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
@@ -70,8 +70,8 @@ class Pfeiffer(Method):
         m, d = self.width(shape), shape.width
         return len(chosen_layers(self.layers, shape)) * (2 * m * d + d + m)
 
-    def output(self, own: Owned, h: Tensor) -> Tensor:
-        name = f"{own.layer}.{own.site}"
-        assert own.sublayer_input is not None
-        u = own.module("ffn.norm")(h + own.sublayer_input)
-        return own.bottleneck(h, u, name, self.activation)
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
+        assert view.sublayer_input is not None
+        u = view.module_at("ffn.norm")(h + view.sublayer_input)
+        return view.bottleneck(h, u, name, self.activation)

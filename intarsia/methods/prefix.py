@@ -24,7 +24,7 @@ class Prefix(Method):
     name: ClassVar[str] = "prefix"
     paper: ClassVar[str] = "Li & Liang 2021"
     trains: ClassVar[str] = "keys and values in front of each layer"
-    start_only: ClassVar[tuple[str, ...]] = ("std",)
+    training_only: ClassVar[tuple[str, ...]] = ("std",)
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2}
 
     def __post_init__(self) -> None:

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots
-from intarsia.memory import Tidy
+from intarsia.memory import MemoryTrim
 from intarsia.methods import Method, from_dict, running_key
-from intarsia.tasks.answering import stored_answers
 from intarsia.tasks.heads import Head, pool, pooler_instead
-from intarsia.tasks.kinds import Answers
+from intarsia.tasks.kind_registry import stored_kind
+from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
     from intarsia.bank.inlay import Description, Inlay
@@ -37,7 +37,7 @@ WEIGHTS = 2  # tasks that changed the base whose whole weights are kept ready
 
 
 @dataclass(eq=False)
-class Stack:
+class ServingSlots:
     """All resident inlays of one method shape, by task key, least recently asked first."""
 
     method: Method
@@ -60,11 +60,11 @@ class Resident:
     """A task that can be asked: where its tensors are, its head, how its outputs are read."""
 
     method: Method
-    stack: Stack | None  # None: it changes the base, and keeps its tensors itself
+    stack: ServingSlots | None  # None: it changes the base, and keeps its tensors itself
     tensors: dict[str, Tensor]
     head: Head
     head_tensors: dict[str, Tensor]
-    answers: Answers
+    task_kind: TaskKind
 
     def own(self, key: str) -> dict[str, Tensor]:
         """The method's tensors, of this task alone."""
@@ -79,10 +79,10 @@ class Predictor:
 
     def __init__(self, encoder: Encoder, source: Callable[[str], Inlay], *, slots: int = SLOTS) -> None:
         self.encoder, self.source, self.capacity = encoder, source, slots
-        self.stacks: dict[tuple[object, ...], Stack] = {}
+        self.stacks: dict[tuple[object, ...], ServingSlots] = {}
         self.residents: dict[str, Resident] = {}
-        self.alone: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
-        self.tidy = Tidy()
+        self.exclusive: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
+        self.tidy = MemoryTrim()
 
     def hold(self, key: str) -> Resident:
         """Make a task resident, and the most recently asked of its shape."""
@@ -99,37 +99,37 @@ class Predictor:
         device = self.encoder.device
         method = from_dict(inlay.method)
         method.check(self.encoder.shape)
-        answers = answers_of(inlay)
+        task_kind = kind_of(inlay)
         tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
         stack = None if method.changes_base else self._stack(method)
         if key in self.residents and self.residents[key].stack is not stack:
             self.drop(key)  # it was of another method
-        self.alone.pop(key, None)
+        self.exclusive.pop(key, None)
         if stack is not None:
             stack.slots.put(stack.place_for(key), tensors)
         resident = self.residents[key] = Resident(
             method,
             stack,
             {} if stack is not None else {k: v.to(device) for k, v in tensors.items()},
-            answers.head(inlay.head["pooling"]),
+            task_kind.head(inlay.head["pooling"]),
             {k.removeprefix("head."): v.to(device) for k, v in inlay.tensors.items() if k.startswith("head.")},
-            answers,
+            task_kind,
         )
         return resident
 
-    def _stack(self, method: Method) -> Stack:
+    def _stack(self, method: Method) -> ServingSlots:
         stack = self.stacks.get(running_key(method))
         if stack is None:
             shape = self.encoder.shape
             slots = Slots(method.tensors(shape), self.capacity, device=self.encoder.device)
-            stack = Stack(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
+            stack = ServingSlots(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
             self.stacks[running_key(method)] = stack
         return stack
 
     def drop(self, key: str) -> None:
         """Forget a task; its slot is free."""
         resident = self.residents.pop(key, None)
-        self.alone.pop(key, None)
+        self.exclusive.pop(key, None)
         if resident is not None and resident.stack is not None and key in resident.stack.residents:
             resident.stack.free.append(resident.stack.residents.pop(key))
 
@@ -198,34 +198,34 @@ class Predictor:
         own = resident.own(key) if resident.method.touches_rows else {}
         logits = resident.head.logits(
             resident.head_tensors,
-            resident.answers.read(rows, segments),
+            resident.task_kind.read(rows, segments),
             self.encoder,
             own=lambda x: resident.method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
         )
-        return resident.answers.said(logits, segments)
+        return resident.task_kind.predictions(logits, segments)
 
     def _weights(self, key: str) -> dict[str, Tensor]:
         """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
-        if key not in self.alone:
+        if key not in self.exclusive:
             resident = self.residents[key]
             shape, tensors = self.encoder.shape, resident.tensors
             last = resident.method.phases(shape)[-1].name
             weights = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
-            self.alone[key] = {name: weight.to(self.encoder.dtype) for name, weight in weights.items()}
-            while len(self.alone) > WEIGHTS:
-                self.residents.pop(self.alone.popitem(last=False)[0], None)  # read again when asked again
-        self.alone.move_to_end(key)
-        return self.alone[key]
+            self.exclusive[key] = {name: weight.to(self.encoder.dtype) for name, weight in weights.items()}
+            while len(self.exclusive) > WEIGHTS:
+                self.residents.pop(self.exclusive.popitem(last=False)[0], None)  # read again when asked again
+        self.exclusive.move_to_end(key)
+        return self.exclusive[key]
 
 
-def _group(stack: Stack, runs: list[tuple[int, list[int]]]) -> Group:
+def _group(stack: ServingSlots, runs: list[tuple[int, list[int]]]) -> Group:
     """Rows of one method: (slot, its places in the batch) for each owner."""
     slots = tuple(slot for slot, _ in runs)
     counts = tuple(len(run) for _, run in runs)
     return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
 
 
-def answers_of(inlay: Description) -> Answers:
-    return stored_answers(inlay.kind, tuple(inlay.labels), inlay.head)  # type: ignore[arg-type]
+def kind_of(inlay: Description) -> TaskKind:
+    return stored_kind(inlay.kind, tuple(inlay.labels), inlay.head)  # type: ignore[arg-type]

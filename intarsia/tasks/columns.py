@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.sources import Table
+from intarsia.tasks.tables import Table
 
 # The first name of each is the project's own: it is taken even where a column with another of the names stands by it.
 TEXT_NAMES = ("text", "sentence", "content", "tweet")

@@ -11,8 +11,9 @@ from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_co
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
-from intarsia.tasks.sources import Gathered, Source, Table, gather, table_of_file
+from intarsia.tasks.sources import Source, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
+from intarsia.tasks.tables import Gathered, Table
 
 LEAST_EXAMPLES = 10
 Parts = dict[str, list[Example]]
@@ -152,10 +153,10 @@ def content_hash(parts: Parts) -> str:
     digest = hashlib.sha256()
     for name, examples in parts.items():
         for example in examples:
-            said: list[object] = [name, example.text, example.pair, example.label]
+            content: list[object] = [name, example.text, example.pair, example.label]
             if isinstance(example, Question):
-                said += [example.id, example.answers]
-            digest.update(json.dumps(said).encode() + b"\n")
+                content += [example.id, example.answers]
+            digest.update(json.dumps(content).encode() + b"\n")
     return digest.hexdigest()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from intarsia.tasks.sources import Table
+from intarsia.tasks.tables import Table
 
 HEADING = re.compile(r"= .* =")
 

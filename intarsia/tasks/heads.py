@@ -17,11 +17,11 @@ from torch import Tensor
 
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.sites import OUTSIDE, Shape
-from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Spec, check_choice
+from intarsia.encoder.spec import Spec
+from intarsia.errors import IntarsiaError, check_choice
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.packed import Batch
 
 Pooling = Literal["mean", "cls", "pooler", "trained-pooler", "none"]
@@ -49,7 +49,7 @@ class Head:
         if self.pooling == "trained-pooler":
             own = ("pooler", OUTSIDE)
             weight = Spec((d, d), "base", site=own, decay=True)
-            bias = Spec((d,), "base", site=own, base="bias")
+            bias = Spec((d,), "base", site=own, tensor="bias")
             specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", STD, decay=True)
             specs["pooler.bias"] = bias if shape.pooler else Spec((d,), "zeros")
         specs["output.weight"] = Spec((self.outputs, width or d), "normal", STD, decay=True)

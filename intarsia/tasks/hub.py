@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from intarsia.errors import DataError
-from intarsia.tasks.sources import SPLIT_NAMES, Gathered, Table
+from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
 
 BESIDE = ", and no file or folder of that name exists"
 ADVICE = "A local file or folder may be given instead."

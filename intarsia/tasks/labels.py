@@ -8,7 +8,7 @@ from typing import Any
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind, Label
-from intarsia.tasks.sources import Table
+from intarsia.tasks.tables import Table
 
 SEPARATOR = "|"  # between several labels in one field of a text file
 

@@ -16,7 +16,7 @@ from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 ASKED, MASKED, DRAWN = 0.15, 0.8, 0.1
 _STREAM = 15  # keeps these draws apart from others by the same seed and step

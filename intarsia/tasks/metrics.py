@@ -72,9 +72,9 @@ def matthews(gold: Array, predicted: Array, weights: Array) -> Array:
     """Matthews' correlation, in its form for any number of labels; 0 where either side is constant."""
     rows = weights.sum(axis=1)
     right = weights @ (gold & predicted).any(axis=1)
-    there, said = weights @ gold.astype(float), weights @ predicted.astype(float)  # [r, k]
-    covariance = right * rows - (there * said).sum(axis=1)
-    spread = (rows**2 - (there**2).sum(axis=1)) * (rows**2 - (said**2).sum(axis=1))
+    there, predictions = weights @ gold.astype(float), weights @ predicted.astype(float)  # [r, k]
+    covariance = right * rows - (there * predictions).sum(axis=1)
+    spread = (rows**2 - (there**2).sum(axis=1)) * (rows**2 - (predictions**2).sum(axis=1))
     return _ratio(covariance, np.sqrt(spread))
 
 
@@ -219,8 +219,8 @@ def bootstrap(
     A seed draws the same rows whatever the predictions and the metric, so intervals of different ones are comparable.
     """
     kind, measure = _measure(metric, np.asarray(gold), np.asarray(predicted), labels)
-    true, said, row = _different_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
-    return _interval(partial(measure, true, said), row, len(true), resamples, seed, level)
+    true, predictions, row = _different_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
+    return _interval(partial(measure, true, predictions), row, len(true), resamples, seed, level)
 
 
 def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:

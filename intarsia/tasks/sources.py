@@ -4,59 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Example, Question, Sentence
+from intarsia.tasks.hub import load_hub
 from intarsia.tasks.reading import KNOWN_ENDINGS, Row, data_format, read_rows, stem
-
-# The `_matched` names are those of MNLI, whose second dev and test sets come from other genres.
-SPLIT_NAMES: dict[str, str] = {
-    "train": "train",
-    "dev": "dev",
-    "validation": "dev",
-    "valid": "dev",
-    "val": "dev",
-    "validation_matched": "dev",
-    "test": "test",
-    "test_matched": "test",
-    "all": "all",
-}
+from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
 
 Source = str | Path | Mapping[str, Any] | Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Raw rows that remember where they stand, so that a complaint can name file, row and column."""
-
-    name: str
-    unit: str  # what the numbers count: line, row or item
-    numbers: Sequence[int]
-    rows: list[Row]
-    lines: bool = False  # rows are lines of plain text, blank ones too (tasks/documents.py makes texts of them)
-
-    def where(self, index: int, column: str) -> str:
-        return f"{self.name}, {self.unit} {self.numbers[index]}, column {column!r}"
-
-    @cached_property
-    def columns(self) -> list[str]:
-        """Every column that some row has, in order of appearance."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """The tables of a source under the names train, dev, test and all, as far as it has them."""
-
-    name: str  # of the source, for complaints
-    tables: dict[str, Table]
-    origin: dict[str, Any]  # provenance
 
 
 def gather(source: Source) -> Gathered:
@@ -134,8 +93,6 @@ def _from_name(source: str | Path) -> Gathered:
     match = HUB_NAME.fullmatch(wanted)
     # A path and a hub name can look alike: what lies in an existing folder, or ends like a data file, is a path.
     if match and (forced or ("/" in wanted and not path.parent.is_dir() and data_format(path) is None)):
-        from intarsia.tasks.hub import load_hub
-
         return load_hub(match["name"], match["config"])
     if forced:
         raise DataError(f"{source!r} does not name a hub data set. Expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG.")

@@ -23,12 +23,12 @@ from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks import squad_score
 from intarsia.tasks.examples import Example, Kind, Question
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.kinds import Answers
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
+from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 OVERLAP = 3  # neighbouring rows of a context share a third of max_length, 128 of 384, or half of a context's room
 QUESTION = 64  # tokens of a question, at most
@@ -53,7 +53,7 @@ class Decoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spans(Answers):
+class Spans(TaskKind):
     """How the outputs [tokens, 2] of a task over spans are to be read."""
 
     reads_tokens = True
@@ -117,20 +117,20 @@ class Spans(Answers):
         """[tokens, 2] the logits: rows of one question are compared by them."""
         return logits.detach().float().cpu().numpy()
 
-    def decode(self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]) -> list[Decoded]:
+    def decode(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> list[Decoded]:
         rows: list[list[int]] = [[] for _ in examples]
         for row, owner in enumerate(inputs.owners):
             rows[owner].append(row)
         return [
-            self._decode(example.pair or "", [(inputs.places[r], said[r]) for r in own])
+            self._decode(example.pair or "", [(inputs.places[r], predictions[r]) for r in own])
             for example, own in zip(examples, rows, strict=True)
         ]
 
     def _decode(self, context: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Decoded:
-        none = min((float(said[0].sum()) for _, said in rows), default=0.0)
+        none = min((float(predictions[0].sum()) for _, predictions in rows), default=0.0)
         found: dict[str, tuple[float, int]] = {}  # by text: the best score, and where
-        for characters, said in rows:
-            for score, start, end in _best_spans(characters, said):
+        for characters, predictions in rows:
+            for score, start, end in _best_spans(characters, predictions):
                 text = context[start:end]
                 if text.strip() and score > found.get(text, (-np.inf, 0))[0]:
                     found[text] = (score, start)
@@ -151,11 +151,11 @@ class Spans(Answers):
             return ""
         return decoded.candidates[0].text
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]) -> dict[str, Any]:
+    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
         """The threshold that gives the best F1 on these examples."""
         if not self.no_answer:
             return {}
-        found = self.decode(examples, inputs, said)
+        found = self.decode(examples, inputs, predictions)
         gains = []  # what answering gives, over giving no answer
         for example, one in zip(examples, found, strict=True):
             gold = [text for _, text in _gold(example)]
@@ -176,24 +176,29 @@ class Spans(Answers):
         return dataclasses.replace(self, threshold=found.get("threshold", self.threshold))
 
     def measure(
-        self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int
+        self,
+        metric: str,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        resamples: int,
     ) -> Interval:
         check_metric(metric, self.kind, self.labels)
         v2 = self.no_answer or any(not _gold(example) for example in examples)
         name, _, part = metric.partition(":")
         score = squad_score.f1 if name == "f1" else squad_score.exact_match
         counts = []
-        for example, decoded in zip(examples, self.decode(examples, inputs, said), strict=True):
+        for example, decoded in zip(examples, self.decode(examples, inputs, predictions), strict=True):
             gold = [text for _, text in _gold(example)]
             counted = not part or (part == "answered") == bool(gold)
             counts.append((score(self.answer(decoded), gold, v2=v2), 1.0) if counted else (0.0, 0.0))
         return bootstrap_ratio(np.array(counts), resamples=resamples)
 
     def describe_all(
-        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
         made = []
-        for decoded in self.decode(examples, inputs, said):
+        for decoded in self.decode(examples, inputs, predictions):
             text, best = self.answer(decoded), decoded.candidates[:1]
             answer: dict[str, Any] = {"answer": text}
             if text:
@@ -218,16 +223,16 @@ class Spans(Answers):
         return {"no_answer": self.no_answer, "threshold": self.threshold}
 
 
-def _best_spans(characters: np.ndarray, said: np.ndarray) -> list[tuple[float, int, int]]:
+def _best_spans(characters: np.ndarray, predictions: np.ndarray) -> list[tuple[float, int, int]]:
     """(score, first character, the one after the last) of the most likely spans of a row."""
     inner = np.flatnonzero(characters[:, 0] >= 0)
     if not len(inner):
         return []
-    first = inner[np.argsort(-said[inner, 0], kind="stable")[:BEST]]
-    last = inner[np.argsort(-said[inner, 1], kind="stable")[:BEST]]
+    first = inner[np.argsort(-predictions[inner, 0], kind="stable")[:BEST]]
+    last = inner[np.argsort(-predictions[inner, 1], kind="stable")[:BEST]]
     width = last[None, :] - first[:, None]
     a, b = np.nonzero((width >= 0) & (width < LONGEST))
-    scores = said[first[a], 0] + said[last[b], 1]
+    scores = predictions[first[a], 0] + predictions[last[b], 1]
     chosen = np.argsort(-scores, kind="stable")[:BEST]
     return [(float(scores[i]), int(characters[first[a[i]], 0]), int(characters[last[b[i]], 1])) for i in chosen]
 

@@ -16,14 +16,14 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(said: str, gold: Sequence[str], *, v2: bool) -> float:
+def exact_match(predictions: str, gold: Sequence[str], *, v2: bool) -> float:
     """1 if it is one of the gold answers; no gold answer at all stands for the empty one."""
-    return max(float(normalized(said) == normalized(one)) for one in _gold(gold, v2))
+    return max(float(normalized(predictions) == normalized(one)) for one in _gold(gold, v2))
 
 
-def f1(said: str, gold: Sequence[str], *, v2: bool) -> float:
+def f1(predictions: str, gold: Sequence[str], *, v2: bool) -> float:
     """The best F1 over words with any of the gold answers."""
-    return max(_f1(said, one, v2) for one in _gold(gold, v2))
+    return max(_f1(predictions, one, v2) for one in _gold(gold, v2))
 
 
 def _gold(gold: Sequence[str], v2: bool) -> Sequence[str]:
@@ -31,8 +31,8 @@ def _gold(gold: Sequence[str], v2: bool) -> Sequence[str]:
     return ([one for one in gold if normalized(one)] if v2 else gold) or [""]
 
 
-def _f1(said: str, gold: str, v2: bool) -> float:
-    ours, theirs = normalized(said).split(), normalized(gold).split()
+def _f1(predictions: str, gold: str, v2: bool) -> float:
+    ours, theirs = normalized(predictions).split(), normalized(gold).split()
     if v2 and (not ours or not theirs):
         return float(ours == theirs)
     same = sum((Counter(ours) & Counter(theirs)).values())

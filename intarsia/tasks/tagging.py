@@ -23,18 +23,18 @@ from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.entities import entities, has_entities
 from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.kinds import Answers
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
+from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 NO_TAG = -100  # of tokens that are no word's first
 OVERLAP = 4  # neighbouring rows of a long sentence share a part of so many of a row's tokens
 
 
-class Tags(Answers):
+class Tags(TaskKind):
     """How the outputs [tokens, tags] of a tagging task are to be read."""
 
     reads_tokens = True
@@ -90,32 +90,37 @@ class Tags(Answers):
         return torch.softmax(logits.detach().float(), -1).cpu().numpy()
 
     def measure(
-        self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int
+        self,
+        metric: str,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        resamples: int,
     ) -> Interval:
         check_metric(metric, self.kind, self.labels)
-        found = [[tag for tag, _ in one] for one in self.tagged(examples, inputs, said)]
+        found = [[tag for tag, _ in one] for one in self.tagged(examples, inputs, predictions)]
         count = _right_words if metric == "accuracy" else _right_entities
         counts = [count(_tags(example), tags) for example, tags in zip(examples, found, strict=True)]
         return bootstrap_ratio(np.array(counts, float), resamples=resamples)
 
     def tagged(
-        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[list[tuple[str, float]]]:
         """Each word's tag and its probability."""
         unread = "O" if "O" in self.labels else self.labels[0]  # of a word that the tokenizer has nothing for
         found = [[(unread, 0.0)] * len(_words(example)) for example in examples]
-        for owner, places, row in zip(inputs.owners, inputs.places, said, strict=True):
+        for owner, places, row in zip(inputs.owners, inputs.places, predictions, strict=True):
             chosen = row[places[:, 1]]  # [words, tags]
             for word, best, p in zip(places[:, 0], chosen.argmax(-1), chosen.max(-1), strict=True):
                 found[owner][word] = (self.labels[best], float(p))
         return found
 
     def describe_all(
-        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         named = has_entities(self.labels)
-        for example, tags in zip(examples, self.tagged(examples, inputs, said), strict=True):
+        for example, tags in zip(examples, self.tagged(examples, inputs, predictions), strict=True):
             words = _words(example)
             answer: dict[str, Any] = {
                 "tags": [{"word": w, "tag": t, "probability": p} for w, (t, p) in zip(words, tags, strict=True)]
@@ -178,8 +183,8 @@ def _right_words(gold: Sequence[str], found: Sequence[str]) -> tuple[int, int]:
 
 def _right_entities(gold: Sequence[str], found: Sequence[str]) -> tuple[int, int]:
     """Twice the entities found with both ends and type right, and all of both sides: their sums' ratio is F1."""
-    there, said = set(entities(gold)), set(entities(found))
-    return 2 * len(there & said), len(there) + len(said)
+    there, predictions = set(entities(gold)), set(entities(found))
+    return 2 * len(there & predictions), len(there) + len(predictions)
 
 
 def _tokenized(examples: Sequence[Example], encoder: Encoder) -> Iterator[tuple[Segment, np.ndarray]]:

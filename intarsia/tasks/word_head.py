@@ -18,11 +18,11 @@ from torch import Tensor
 
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.sites import Shape
-from intarsia.methods.method import Spec
+from intarsia.encoder.spec import Spec
 from intarsia.tasks.heads import STD, Head, Pooling
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,20 @@ from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.examples import Cloze, Example
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.kinds import Answers
 from intarsia.tasks.masking import Vocabulary, hide, of_step, of_text
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
+from intarsia.tasks.task_kind import TaskKind
 from intarsia.tasks.word_head import WordHead
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 BEST = 5  # words in an answer
 # What is said of each token that is asked about; the first two where it is known.
 SAID = np.dtype([("log_probability", "f8"), ("right", "?"), ("words", "i8", (BEST,)), ("probabilities", "f8", (BEST,))])
 
 
-class Words(Answers):
+class Words(TaskKind):
     """How the outputs [asked tokens, words] of masked-word training are to be read."""
 
     reads_tokens = True
@@ -91,26 +91,31 @@ class Words(Answers):
         """Mean over the tokens that are asked about."""
         return F.cross_entropy(logits, _true(segments).to(logits.device))
 
-    def said(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
+    def predictions(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
         """Of each row, for each token asked about: the log-probability of the true word, whether it is the best, and
         the best ones. The probabilities of all words would not fit into memory for a whole corpus."""
         logits, true = logits.detach(), _true(segments).to(logits.device)
         total = logits.logsumexp(-1)
         best, words = logits.topk(min(BEST, logits.shape[1]))
         of_true = logits.gather(1, true.clamp_min(0)[:, None])[:, 0]
-        said = np.zeros(len(true), SAID)
-        said["log_probability"] = (of_true - total).cpu().numpy()
-        said["right"] = (words[:, 0] == true).cpu().numpy()
-        said["words"][:, : words.shape[1]] = words.cpu().numpy()
-        said["probabilities"][:, : words.shape[1]] = (best - total[:, None]).exp().cpu().numpy()
-        return np.split(said, np.cumsum([len(_asked(segment)) for segment in segments])[:-1])
+        predictions = np.zeros(len(true), SAID)
+        predictions["log_probability"] = (of_true - total).cpu().numpy()
+        predictions["right"] = (words[:, 0] == true).cpu().numpy()
+        predictions["words"][:, : words.shape[1]] = words.cpu().numpy()
+        predictions["probabilities"][:, : words.shape[1]] = (best - total[:, None]).exp().cpu().numpy()
+        return np.split(predictions, np.cumsum([len(_asked(segment)) for segment in segments])[:-1])
 
     def measure(
-        self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int
+        self,
+        metric: str,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        resamples: int,
     ) -> Interval:
         check_metric(metric, self.kind, self.labels)
         counts = np.zeros((len(examples), 2))
-        for owner, row in zip(inputs.owners, said, strict=True):
+        for owner, row in zip(inputs.owners, predictions, strict=True):
             counts[owner] += row["right" if metric == "accuracy" else "log_probability"].sum(), len(row)
         found = bootstrap_ratio(counts[counts[:, 1] > 0], resamples=resamples)
         if metric == "accuracy":
@@ -119,11 +124,11 @@ class Words(Answers):
         return Interval(value, low, high) if metric == "likelihood" else Interval(1 / value, 1 / high, 1 / low)
 
     def describe_all(
-        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
         assert inputs.vocabulary is not None
         made: list[list[dict[str, Any]]] = [[] for _ in examples]
-        for owner, characters, row in zip(inputs.owners, inputs.places, said, strict=True):
+        for owner, characters, row in zip(inputs.owners, inputs.places, predictions, strict=True):
             for start, one in zip(characters.tolist(), row, strict=True):
                 pairs = zip(one["words"].tolist(), one["probabilities"].tolist(), strict=True)
                 words = [{"word": inputs.vocabulary.word(word), "probability": p} for word, p in pairs]

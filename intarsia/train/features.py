@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.tasks.heads import Pooling, pool
 from intarsia.train.chunk_file import ChunkFile
-from intarsia.train.prefix import free_disk, states_key
 from intarsia.train.tokens import Tokens
+from intarsia.train.trunk import free_disk, states_key
 
 TOKENS_A_PASS = 4096
 

@@ -24,7 +24,7 @@ class Grid:
     epochs: tuple[int, ...] = ()
     batch_size: tuple[int, ...] = ()
     seeds: int = 1
-    prefix_dropout: bool = True
+    trunk_dropout: bool = True
     bias_correction: bool | None = None  # of the optimizer's means; None: each method's own recipe
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Grid:
             for rate, epochs, batch, seed in itertools.product(*options):
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
-                    "prefix_dropout": self.prefix_dropout, "bias_correction": self.bias_correction,
+                    "trunk_dropout": self.trunk_dropout, "bias_correction": self.bias_correction,
                     **{k: v for k, v in given.items() if v is not None},
                 }  # fmt: skip
                 found.append(Job(name, data, method, pooling, Settings.for_task(method, data, **chosen)))
@@ -62,13 +62,14 @@ PAPER = Grid(
     bias_correction=False,
 )  # fmt: skip
 NAMED = {"small": SMALL, "paper": PAPER}
+OLD_NAMES = {"prefix_dropout": "trunk_dropout"}  # grids written before are still read
 _BOOL = bool, "true or false"
-_KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "prefix_dropout": _BOOL, "bias_correction": _BOOL}
+_KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "trunk_dropout": _BOOL, "bias_correction": _BOOL}
 
 
 def read_grid(text: str) -> Grid:
     """`small`, `paper`, or a TOML file with lists: methods, learning_rate, epochs, batch_size; a number, seeds; and
-    true or false: prefix_dropout, bias_correction."""
+    true or false: trunk_dropout, bias_correction."""
     if text in NAMED:
         return NAMED[text]
     path = Path(text)
@@ -80,6 +81,7 @@ def read_grid(text: str) -> Grid:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise IntarsiaError(f"{path} is no TOML: {error}.") from error
+    content = {OLD_NAMES.get(key, key): value for key, value in content.items()}
     known = Grid.__dataclass_fields__
     unknown = sorted(set(content) - set(known))
     if unknown:

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedNoise
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.static_shape import DeviceNoise
 from intarsia.tasks.heads import Pooling
-from intarsia.train.plan import RING, Tables
+from intarsia.train.device_tables import RING, DeviceTables
 from intarsia.train.run import Run
-from intarsia.train.stack import Stack
+from intarsia.train.training_slots import TrainingSlots
 
 KINDS = {"label": 0.0, "labels": 1.0, "score": 2.0}
 
@@ -25,7 +25,7 @@ class HeadLosses:
 
     def __init__(
         self,
-        stack: Stack,
+        stack: TrainingSlots,
         encoder: Encoder,
         pooling: Pooling,
         each: int,
@@ -69,9 +69,9 @@ class HeadLosses:
         t = {name: host.numpy()[place] for name, place in self.places.items()}
         targets = t["targets"].reshape(self.slots, self.each, self.asked)
         for run, rows in steps:
-            t["rates"][run.slot], t["kinds"][run.slot] = run.rate(), KINDS.get(run.answers.kind, 0.0)
+            t["rates"][run.slot], t["kinds"][run.slot] = run.rate(), KINDS.get(run.task_kind.kind, 0.0)
             t["corrections"][2 * run.slot : 2 * run.slot + 2] = run.corrections()
-            t["outputs"][run.slot] = run.answers.outputs
+            t["outputs"][run.slot] = run.task_kind.outputs
             own = targets[run.slot]
             own.fill(self.nothing)
             wanted = run.wanted[rows]
@@ -80,7 +80,7 @@ class HeadLosses:
         if self.copied:
             self.copied[self.turn].record()
 
-    def losses(self, states: Tensor, tables: Tables, noise: FixedNoise, leaves: Mapping[str, Tensor]) -> Tensor:
+    def losses(self, states: Tensor, tables: DeviceTables, noise: DeviceNoise, leaves: Mapping[str, Tensor]) -> Tensor:
         """[slots] the mean loss over each slot's rows; 0 where it has none."""
         from intarsia.kernels import dropout, rows
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, to_dict
-from intarsia.tasks.answering import FEWEST, default_length
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
+from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.train.optimizer import AdamSettings
 
 FEWEST_STEPS = 200  # of a recipe's epochs: with fewer, on a few hundred texts, little is learned
@@ -30,7 +30,7 @@ class Settings:
     adam: AdamSettings = field(default_factory=AdamSettings)
     patience: int | None = None  # stop after so many epochs without a better validation score
     dropout: bool = True  # that of the base, on in training
-    prefix_dropout: bool = True  # also below the method's lowest layer; False: what is below is computed once and kept
+    trunk_dropout: bool = True  # also below the method's lowest layer; False: what is below is computed once and kept
     metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
     seed: int = 0
 

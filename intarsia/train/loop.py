@@ -1,4 +1,4 @@
-"""The one training loop: a queue of jobs, seats for as many as share a pass, and what each is told."""
+"""The one training loop: a queue of jobs, as many active at once as share a pass."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
-from intarsia.memory import Tidy
+from intarsia.formatting import number, score, seconds
+from intarsia.memory import MemoryTrim
 from intarsia.train import checkpoint
-from intarsia.train.floor import MOST_SEATS, Floor, Rows
 from intarsia.train.job import Job
 from intarsia.train.order import epoch_batches
-from intarsia.train.prefix import PrefixCache
 from intarsia.train.run import Run, Trained
+from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
+from intarsia.train.stepper import RowPredictions
+from intarsia.train.trunk import TrunkCache
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Progress:
     resumed_at: int
     reading: float | None = None  # the share of the texts that the base has read: before the first step, of features
 
+    def __str__(self) -> str:
+        """One line for a progress bar."""
+        if self.reading is not None:
+            return f"the base reads the texts · {seconds(self.seconds_left)} left of that"
+        validation = "" if self.validation is None else f" · {self.metric} {score(self.validation)}"
+        return (
+            f"epoch {self.epoch}/{self.epochs} · loss {self.loss:.3f}{validation} · "
+            f"{number(self.tokens_per_second)} tokens/s · {seconds(self.seconds_left)} left"
+        )
+
 
 Watch = Callable[[Progress], None]
 
@@ -59,7 +71,7 @@ def train(
     state_file: Path | None = None,
     watch: Watch | None = None,
     save_every: float = 15.0,
-    prefix: PrefixCache | None = None,
+    trunk: TrunkCache | None = None,
 ) -> Trained:
     """Run a job to its end and return its best checkpoint.
 
@@ -75,7 +87,7 @@ def train(
         done=lambda _, result: found.append(result),
         watch=watch,
         save_every=save_every,
-        prefix=prefix or PrefixCache(encoder, None if state_file is None else state_file.parent),
+        trunk=trunk or TrunkCache(encoder, None if state_file is None else state_file.parent),
     )
     (result,) = found
     if isinstance(result, IntarsiaError):
@@ -93,109 +105,113 @@ def train_together(
     state_file: StateFile = lambda _: None,
     watch: Watch | None = None,
     save_every: float = 15.0,
-    prefix: PrefixCache | None = None,
+    trunk: TrunkCache | None = None,
 ) -> None:
     """Run jobs to their ends, up to `together` of them (None: as many as fit) in each pass through the base.
 
-    When a job ends, stops early or diverges, `done` is told and the next job takes its seat; the others do not notice.
-    Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as seats become free, so
-    it may be a queue that others fill or take from; if it says how many there are, there are no seats for more. With
-    `score_test` each ended job's best checkpoint is scored on its test part as well, which decides nothing. `prefix`
+    When a job ends, stops early or diverges, `done` is called and the next job takes its slot; the others do not
+    notice. Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as slots become
+    free, so it may be a queue that others fill or take from; a length hint limits the slots of a stack. With
+    `score_test` each ended job's best checkpoint is scored on its test part as well, which decides nothing. `trunk`
     keeps what the lower layers give, for jobs that have no dropout there (None: in memory alone); it is empty when all
     jobs have ended. In its folder lie the states that feature-based jobs learn from, too, which stay.
     """
     queue = _Queue(jobs)
-    prefix = prefix or PrefixCache(encoder)
-    floor = Floor(encoder, together, prefix, length_hint(jobs, MOST_SEATS))
-    seats: dict[Run, Seat] = {}
-    saving, tidy = _Saving(save_every), Tidy()
-    seated = 1  # when the queue was last asked: it is asked again when one has left
+    trunk = trunk or TrunkCache(encoder)
+    scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
+    active_jobs: dict[Run, ActiveJob] = {}
+    saving, tidy = _Saving(save_every), MemoryTrim()
+    admitted = 1  # when the queue was last asked: it is asked again when one has left
     with _Interrupts() as interrupts:
         while True:
-            vacant = len(seats) < seated
-            while vacant and floor.room(seats) and (job := queue.next(floor.accepts(seats))) is not None:
-                run = floor.run(job, seats, _Reading(job, watch, interrupts))
-                seat = Seat(run, state_file(job), watch, floor.tell_every)
-                seats[seat.run] = seat
-            seated = len(seats)
-            if not seats:
+            one_left = len(active_jobs) < admitted
+            while one_left and scheduler.room(active_jobs):
+                if (job := queue.next(scheduler.accepts(active_jobs))) is None:
+                    break
+                run = scheduler.run(job, active_jobs, _Reading(job, watch, interrupts))
+                active_job = ActiveJob(run, state_file(job), watch, scheduler.tell_every)
+                active_jobs[active_job.run] = active_job
+            admitted = len(active_jobs)
+            if not active_jobs:
                 break
-            if any(seat.epoch_over() for seat in seats.values()):
-                _note(floor.stepper.losses(wait=True), seats, done)
-                _end_epochs(seats, floor, done, score_test=score_test)
-                if saving.cheap(seats.values()):
-                    saving.save(seats.values())
+            if any(active_job.epoch_over() for active_job in active_jobs.values()):
+                _note(scheduler.stepper.losses(wait=True), active_jobs, done)
+                _end_epochs(active_jobs, scheduler, done, score_test=score_test)
+                if saving.cheap(active_jobs.values()):
+                    saving.save(active_jobs.values())
                 continue
-            floor.stepper.step([(run, seat.next_rows()) for run, seat in seats.items()])
-            _note(floor.stepper.losses(), seats, done)
+            scheduler.stepper.step([(run, active_job.next_rows()) for run, active_job in active_jobs.items()])
+            _note(scheduler.stepper.losses(), active_jobs, done)
             if encoder.device.type == "cpu":
                 tidy()
-            if saving.due(seats.values()) or interrupts.wanted:
-                _note(floor.stepper.losses(wait=True), seats, done)
-                saving.save(seats.values())
+            if saving.due(active_jobs.values()) or interrupts.wanted:
+                _note(scheduler.stepper.losses(wait=True), active_jobs, done)
+                saving.save(active_jobs.values())
             interrupts.obey()
-    prefix.close()
+    trunk.close()
     encoder.check_frozen()
 
 
-def _end_epochs(seats: dict[Run, Seat], floor: Floor, done: Done, *, score_test: bool) -> None:
+def _end_epochs(active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: Done, *, score_test: bool) -> None:
     """Score the runs whose epoch is over; those that have ended, or say what is no number, leave."""
-    ended = [seat for seat in seats.values() if seat.epoch_over()]
+    ended = [active_job for active_job in active_jobs.values() if active_job.epoch_over()]
     over = []
-    for seat, said in zip(ended, floor.stepper.predict([seat.run for seat in ended], "dev"), strict=True):
-        if not _finite(said):
-            _leave(seat.run, seats)
-            done(seat.run.job, seat.run.diverged(None))
-        elif not seat.end_epoch(said):
-            over.append(seat.run)
-    tested = _test_scores(over, floor) if score_test else {}
+    for active_job, predictions in zip(
+        ended, scheduler.stepper.predict([active_job.run for active_job in ended], "dev"), strict=True
+    ):
+        if not _finite(predictions):
+            _leave(active_job.run, active_jobs)
+            done(active_job.run.job, active_job.run.diverged(None))
+        elif not active_job.end_epoch(predictions):
+            over.append(active_job.run)
+    tested = _test_scores(over, scheduler) if score_test else {}
     for run in over:
-        _leave(run, seats)
-        floor.encoder.check_untouched()
+        _leave(run, active_jobs)
+        scheduler.encoder.check_untouched()
         done(run.job, run.result(tested.get(run)))
 
 
-def _leave(run: Run, seats: dict[Run, Seat]) -> None:
-    del seats[run]
+def _leave(run: Run, active_jobs: dict[Run, ActiveJob]) -> None:
+    del active_jobs[run]
     run.leave()
     run.stack_for = None  # nor does it keep the passes, if it is the last of its shape
 
 
-def _finite(said: Rows) -> bool:
+def _finite(predictions: RowPredictions) -> bool:
     """Whether all of it are numbers; of words, their true ones' probabilities."""
-    if isinstance(said, np.ndarray):
-        return bool(np.isfinite(said).all())
-    rows = (row["log_probability"] if row.dtype.names else row for row in said)
+    if isinstance(predictions, np.ndarray):
+        return bool(np.isfinite(predictions).all())
+    rows = (row["log_probability"] if row.dtype.names else row for row in predictions)
     return all(np.isfinite(row).all() for row in rows)
 
 
-def _test_scores(runs: list[Run], floor: Floor) -> dict[Run, dict[str, float]]:
+def _test_scores(runs: list[Run], scheduler: Scheduler) -> dict[Run, dict[str, float]]:
     """Of each run, by metric: its own, and those that are always reported of its kind of task."""
     tested = [run for run in runs if run.job.data.test]
     for run in tested:
         run.take_best()
-    said = floor.stepper.predict(tested, "test") if tested else []
+    predictions = scheduler.stepper.predict(tested, "test") if tested else []
     return {
-        run: {metric: run.score("test", answer, metric=metric) for metric in {run.metric, *run.answers.reported}}
-        for run, answer in zip(tested, said, strict=True)
+        run: {metric: run.score("test", answer, metric=metric) for metric in {run.metric, *run.task_kind.reported}}
+        for run, answer in zip(tested, predictions, strict=True)
     }
 
 
-def _note(losses: Iterable[tuple[Run, float]], seats: dict[Run, Seat], done: Done) -> None:
-    """Tell each seat its losses; one whose loss is not a number is done."""
+def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob], done: Done) -> None:
+    """Tell each active_job its losses; one whose loss is not a number is done."""
     for run, loss in losses:
-        seat = seats.get(run)
-        if seat is None:  # diverged a few steps ago
+        active_job = active_jobs.get(run)
+        if active_job is None:  # diverged a few steps ago
             continue
         if math.isfinite(loss):
-            seat.clock.tick(seat.epoch, loss)
+            active_job.clock.tick(active_job.epoch, loss)
         else:
-            _leave(run, seats)
+            _leave(run, active_jobs)
             done(run.job, run.diverged(loss))
 
 
 class _Queue:
-    """Jobs in their order; those that cannot share a pass with the seated ones wait."""
+    """Jobs in their order; those that cannot share a pass with the admitted ones wait."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs, self.waiting = iter(jobs), list[Job]()
@@ -218,23 +234,23 @@ class _Saving:
         self.every, self.last = every, time.monotonic()
         self.took: float | None = None  # the last time
 
-    def due(self, seats: Iterable[Seat]) -> bool:
-        return time.monotonic() - self.last > self.every and self.cheap(seats)
+    def due(self, active_jobs: Iterable[ActiveJob]) -> bool:
+        return time.monotonic() - self.last > self.every and self.cheap(active_jobs)
 
-    def cheap(self, seats: Iterable[Seat]) -> bool:
+    def cheap(self, active_jobs: Iterable[ActiveJob]) -> bool:
         """Whether storing would be little of the time since the last."""
-        took = sum(seat.bytes for seat in seats) / BYTES_A_SECOND if self.took is None else self.took
+        took = sum(active_job.bytes for active_job in active_jobs) / BYTES_A_SECOND if self.took is None else self.took
         return self.every == 0 or time.monotonic() - self.last > 20 * took
 
-    def save(self, seats: Iterable[Seat]) -> None:
+    def save(self, active_jobs: Iterable[ActiveJob]) -> None:
         began = time.monotonic()
-        for seat in seats:
-            seat.save()
+        for active_job in active_jobs:
+            active_job.save()
         self.last = time.monotonic()
         self.took = self.last - began
 
 
-class Seat:
+class ActiveJob:
     """A job on its way: its run, where it is in its epoch, where its state lies."""
 
     def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0) -> None:
@@ -255,11 +271,11 @@ class Seat:
     def _step(self) -> int:
         return self.run.state.step - self.epoch * self.run.steps_an_epoch
 
-    def end_epoch(self, said: Rows) -> bool:
+    def end_epoch(self, predictions: RowPredictions) -> bool:
         """End an epoch, and a phase that is over with it. False: the job has ended."""
         run = self.run
         if self._step() >= len(self.batches):
-            run.end_epoch(self.epoch, self.clock.mean_loss(), said)
+            run.end_epoch(self.epoch, self.clock.mean_loss(), predictions)
         run.state.seconds = self.clock.seconds()
         if run.phase_done:
             if run.last_phase:

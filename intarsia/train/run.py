@@ -15,27 +15,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Segment
 from intarsia.encoder.sites import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec
-from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head, pooler_instead
-from intarsia.tasks.kinds import Answers
+from intarsia.tasks.kind_registry import kind_for
 from intarsia.tasks.metrics import check_choosing, default_metric
+from intarsia.tasks.task_kind import TaskKind
 from intarsia.train import checkpoint
 from intarsia.train.features import Reading, pooled_states
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
-from intarsia.train.prefix import PrefixCache, prefix_layer
-from intarsia.train.stack import Stack
 from intarsia.train.tokens import Tokenizer
+from intarsia.train.training_slots import TrainingSlots
+from intarsia.train.trunk import TrunkCache, trunk_layer
 
 
-def runs_alone(method: Method) -> bool:
+def is_exclusive(method: Method) -> bool:
     """Whether it cannot share a pass: it changes the base, or needs no pass at all."""
     return method.changes_base or method.cached
 
@@ -50,7 +50,7 @@ class Trained:
 
     tensors: dict[str, Tensor]  # "method.…" and "head.…"
     head: Head
-    answers: Answers
+    task_kind: TaskKind
     metric: str
     state: checkpoint.State
     test: float | None = None  # the score on the test part, where it was asked for
@@ -68,8 +68,8 @@ class Run:
         *,
         cache: Path | None = None,
         tokenizer: Tokenizer | None = None,
-        stack: Callable[[Run], Stack] | None = None,
-        prefix: PrefixCache | None = None,
+        stack: Callable[[Run], TrainingSlots] | None = None,
+        trunk: TrunkCache | None = None,
         tell: Reading | None = None,
     ) -> None:
         """`cache`: a folder for stored states; `tell` is told how far they are. `stack`: gives
@@ -77,31 +77,31 @@ class Run:
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         self.method.check(shape)
-        self.answers = learned_answers(data)
-        if self.answers.reads_tokens and self.method.cached:
+        self.task_kind = kind_for(data)
+        if self.task_kind.reads_tokens and self.method.cached:
             raise IntarsiaError(
                 f"the method {self.method.name} learns from one vector a text, and {data.kind} need one a word. "
                 "Choose another method."
             )
-        if self.answers.draws and not settings.prefix_dropout:
+        if self.task_kind.draws and not settings.trunk_dropout:
             raise IntarsiaError(
                 f"what the lower layers give cannot be kept for {data.kind}: they are hidden anew at each step. Leave "
-                "prefix_dropout on."
+                "trunk_dropout on."
             )
-        self.head = self.answers.head(job.pooling)
+        self.head = self.task_kind.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         check_choosing(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
         self.cache, self.tell = cache, tell
-        self.prefix, self.prefix_layer = prefix or PrefixCache(encoder), prefix_layer(job, shape)
+        self.trunk, self.trunk_layer = trunk or TrunkCache(encoder), trunk_layer(job, shape)
         self.stored: dict[str, Tensor] = {}
         began = time.monotonic()
         if self.method.cached:
             self.states("train"), self.states("dev")
         reading = time.monotonic() - began
         train = self.tokens["train"]
-        self.targets = self.answers.row_targets(data.train, train.inputs).to(encoder.device)
+        self.targets = self.task_kind.row_targets(data.train, train.inputs).to(encoder.device)
         self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
         self.places = self.method.places(shape)
         self.phases = self.method.phases(shape)
@@ -117,7 +117,7 @@ class Run:
         self.state.phase, self.phase, self.kept = phase, self.phases[phase], kept
         self.specs = {f"method.{k}": v for k, v in self.phase.specs.items()} | self.head_specs
         if self.stack_for is None:
-            self.stack = Stack(self.specs, 1, self.job.settings.adam, self.encoder)
+            self.stack = TrainingSlots(self.specs, 1, self.job.settings.adam, self.encoder)
         else:
             self.stack = self.stack_for(self)
         self.slot = self.stack.take()
@@ -152,8 +152,8 @@ class Run:
         return self.phase is self.phases[-1]
 
     @property
-    def alone(self) -> bool:
-        return runs_alone(self.method)
+    def exclusive(self) -> bool:
+        return is_exclusive(self.method)
 
     def states(self, part: str) -> Tensor:
         """The plain base's pooled states of a part, computed once: for methods that learn from these alone."""
@@ -165,8 +165,8 @@ class Run:
     def wanted(self) -> np.ndarray:
         """[rows, outputs] what the training rows ask for, as numbers: 1 for a label that holds, or the score."""
         targets = self.targets.cpu()
-        if self.answers.kind == "label":
-            return F.one_hot(targets, self.answers.outputs).float().numpy()
+        if self.task_kind.kind == "label":
+            return F.one_hot(targets, self.task_kind.outputs).float().numpy()
         return targets.view(len(targets), -1).float().numpy()
 
     def part(self, prefix: str) -> dict[str, Tensor]:
@@ -197,11 +197,11 @@ class Run:
 
     def drawn(self, rows: Sequence[int]) -> list[Segment]:
         """Training rows as the step that comes has them."""
-        return self.answers.at_step(self.tokens["train"].inputs, rows, self.job.settings.seed, self.state.step)
+        return self.task_kind.at_step(self.tokens["train"].inputs, rows, self.job.settings.seed, self.state.step)
 
     def loss(self, logits: Tensor, rows: Sequence[int], segments: Sequence[Segment]) -> Tensor:
         """The mean loss of training rows."""
-        return self.answers.loss(logits, self.targets[list(rows)], segments)
+        return self.task_kind.loss(logits, self.targets[list(rows)], segments)
 
     def penalty(self) -> Tensor | None:
         """What the method adds to the loss."""
@@ -244,17 +244,17 @@ class Run:
     def score(
         self,
         part: str,
-        said: Sequence[np.ndarray] | np.ndarray,
+        predictions: Sequence[np.ndarray] | np.ndarray,
         tuned: Mapping[str, Any] | None = None,
         metric: str | None = None,
     ) -> float:
         """The score of what it says about dev or test, with what was `tuned` then or, without that, at its best."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
-        answers = best_answers(self.answers, self.state) if tuned is None else self.answers.tuned(tuned)
-        return answers.measure(metric or self.metric, examples, self.tokens[part].inputs, list(said), 0).value
+        task_kind = best_kind(self.task_kind, self.state) if tuned is None else self.task_kind.tuned(tuned)
+        return task_kind.measure(metric or self.metric, examples, self.tokens[part].inputs, list(predictions), 0).value
 
-    def end_epoch(self, epoch: int, mean_loss: float | None, said: Sequence[np.ndarray] | np.ndarray) -> None:
-        """Note an epoch that is over; `said` is what the run now says about each row of dev."""
+    def end_epoch(self, epoch: int, mean_loss: float | None, predictions: Sequence[np.ndarray] | np.ndarray) -> None:
+        """Note an epoch that is over; `predictions` is what the run now says about each row of dev."""
         state = self.state
         entry: dict[str, Any] = {"epoch": epoch + 1, "step": state.step, "loss": mean_loss}
         state.history.append(entry)
@@ -262,9 +262,9 @@ class Run:
             entry["phase"] = self.phase.name
         if not self.last_phase:
             return
-        entry |= self.answers.tune(self.job.data.dev, self.tokens["dev"].inputs, list(said))
-        value = entry[self.metric] = self.score("dev", said, entry)
-        if (label := self.answers.always(self.job.data.dev, list(said))) is not None:
+        entry |= self.task_kind.tune(self.job.data.dev, self.tokens["dev"].inputs, list(predictions))
+        value = entry[self.metric] = self.score("dev", predictions, entry)
+        if (label := self.task_kind.always(self.job.data.dev, list(predictions))) is not None:
             entry["always"] = label
         if state.best is None or value >= state.best:  # of equal ones the later, trained longer
             state.best, state.best_epoch = value, epoch + 1
@@ -318,15 +318,15 @@ class Run:
         kept = {f"method.{name}": tensor for name, tensor in self.kept.items()}
         tensors = kept | unflat(self.specs, self.best)
         left_out = self.tokens["train"].inputs.left_out
-        answers = best_answers(self.answers, self.state)
+        task_kind = best_kind(self.task_kind, self.state)
         also = dict(tested or {})
         test = also.pop(self.metric, None)
-        return Trained(tensors, self.head, answers, self.metric, self.state, test, left_out, also)
+        return Trained(tensors, self.head, task_kind, self.metric, self.state, test, left_out, also)
 
 
-def best_answers(answers: Answers, state: checkpoint.State) -> Answers:
+def best_kind(task_kind: TaskKind, state: checkpoint.State) -> TaskKind:
     """With what was tuned at the best epoch."""
-    return answers.tuned(state.history[state.best_epoch - 1]) if state.best_epoch else answers
+    return task_kind.tuned(state.history[state.best_epoch - 1]) if state.best_epoch else task_kind
 
 
 def head_specs(job: Job, head: Head, shape: Shape) -> dict[str, Spec]:

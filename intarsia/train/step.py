@@ -22,10 +22,10 @@ from intarsia.train.run import Diverged, Run
 
 TOKENS_A_PASS = {"cpu": 4096, "cuda": 32768}  # of evaluation
 
-Rows = Sequence[tuple[Run, Sequence[int]]]  # runs, and the rows that each has in a pass
+RunRows = Sequence[tuple[Run, Sequence[int]]]  # runs, and the rows that each has in a pass
 
 
-def step_together(pairs: Rows) -> list[float]:
+def step_together(pairs: RunRows) -> list[float]:
     """One optimizer step of each run on its own rows, in one pass through the base; returns the losses.
 
     A run whose loss is not a number takes no step; the others are untouched by it.
@@ -54,18 +54,18 @@ def step_together(pairs: Rows) -> list[float]:
     return values
 
 
-def _noise(pairs: Rows) -> Noise:
+def _noise(pairs: RunRows) -> Noise:
     """The random numbers of a pass: a function of the jobs in it, their seeds and steps."""
     entropy = [number for run, _ in pairs for number in (run.job.settings.seed, run.state.step)]
     return Noise(entropy, pairs[0][0].encoder.device, dropout=pairs[0][0].job.settings.dropout)
 
 
 def logits_together(
-    pairs: Rows, part: str, noise: Noise | None = None, drawn: Sequence[Sequence[Segment]] | None = None
+    pairs: RunRows, part: str, noise: Noise | None = None, drawn: Sequence[Sequence[Segment]] | None = None
 ) -> list[Tensor]:
     """Each run's logits for its own rows of a part of its data; of training, as they are `drawn` for the step."""
     drawn = drawn or [[run.tokens[part].segments[r] for r in rows] for run, rows in pairs]
-    if pairs[0][0].alone:
+    if pairs[0][0].exclusive:
         return [_logits_alone(run, rows, part, noise, own) for (run, rows), own in zip(pairs, drawn, strict=True)]
     encoder = pairs[0][0].encoder
     batch = pack([segment for own in drawn for segment in own], encoder.device)
@@ -80,16 +80,16 @@ def logits_together(
         last = group.first + group.rows[0]
         mine = states[batch.offsets[group.first] : batch.offsets[last]]
         pooled = pool(mine, batch.part(group.first, last), run.head.pooling)
-        out.append(run.head_logits(run.answers.read(pooled, own), {}, noise))
+        out.append(run.head_logits(run.task_kind.read(pooled, own), {}, noise))
     return out
 
 
-def _below(pairs: Rows, part: str) -> tuple[int, Tensor] | None:
+def _below(pairs: RunRows, part: str) -> tuple[int, Tensor] | None:
     """The layer at which a pass of these runs begins, and what enters it."""
-    layer = min(run.prefix_layer for run, _ in pairs)
+    layer = min(run.trunk_layer for run, _ in pairs)
     if layer == 0:
         return None
-    return layer, pairs[0][0].prefix.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
+    return layer, pairs[0][0].trunk.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
 
 
 def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None, segments: Sequence[Segment]) -> Tensor:
@@ -103,7 +103,7 @@ def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None,
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
     above = _below([(run, rows)], part)
     states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
-    return run.head_logits(run.answers.read(pool(states, batch, run.head.pooling), segments), weights, noise)
+    return run.head_logits(run.task_kind.read(pool(states, batch, run.head.pooling), segments), weights, noise)
 
 
 @torch.no_grad()
@@ -117,9 +117,9 @@ def predict(run: Run, part: str) -> Any:
     for rows in by_token_budget(lengths.tolist(), TOKENS_A_PASS.get(run.encoder.device.type, 4096)):
         segments = [run.tokens[part].segments[row] for row in rows]
         (logits,) = logits_together([(run, rows)], part, drawn=[segments])
-        for row, said in zip(rows, run.answers.said(logits, segments), strict=True):
-            out[row] = said
-    return out if run.answers.reads_tokens else np.stack(out)
+        for row, predictions in zip(rows, run.task_kind.predictions(logits, segments), strict=True):
+            out[row] = predictions
+    return out if run.task_kind.reads_tokens else np.stack(out)
 
 
 class Eager:
@@ -128,7 +128,7 @@ class Eager:
     def __init__(self) -> None:
         self.known: list[tuple[Run, float]] = []
 
-    def step(self, pairs: Rows) -> None:
+    def step(self, pairs: RunRows) -> None:
         try:
             losses = step_together(pairs)
         except Diverged:  # alone in its pass

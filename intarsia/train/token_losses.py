@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedNoise
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.static_shape import DeviceNoise
 from intarsia.tasks.tagging import NO_TAG
+from intarsia.train.device_tables import DeviceTables
 from intarsia.train.head_losses import HeadLosses
-from intarsia.train.plan import Tables
-from intarsia.train.stack import Stack
+from intarsia.train.training_slots import TrainingSlots
 
 TOKEN_KINDS = ("span", "tags")
 
@@ -20,12 +20,14 @@ TOKEN_KINDS = ("span", "tags")
 class TokenLosses(HeadLosses):
     """Rows are gathered from the stream of tokens into a block, [rows, longest, outputs]."""
 
-    def __init__(self, kind: str, stack: Stack, encoder: Encoder, each: int, outputs: int, max_length: int) -> None:
+    def __init__(
+        self, kind: str, stack: TrainingSlots, encoder: Encoder, each: int, outputs: int, max_length: int
+    ) -> None:
         self.kind = kind
         places = 2 if kind == "span" else max(128, 1 << (max_length - 1).bit_length())  # that a row asks about
         super().__init__(stack, encoder, "none", each, outputs, asked=places, nothing=NO_TAG)
 
-    def losses(self, states: Tensor, tables: Tables, noise: FixedNoise, leaves: Mapping[str, Tensor]) -> Tensor:
+    def losses(self, states: Tensor, tables: DeviceTables, noise: DeviceNoise, leaves: Mapping[str, Tensor]) -> Tensor:
         """[slots] the mean loss over each slot's rows, or words; 0 where it has none."""
         from intarsia.kernels import dropout, linear
 

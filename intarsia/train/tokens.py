@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
-from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.examples import Example, TaskData
 from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.kind_registry import kind_for
 
 
 class Tokens:
@@ -61,12 +61,12 @@ class Parts:
 
     def __init__(self, data: TaskData, max_length: int, encoder: Encoder) -> None:
         self.data, self.max_length, self.encoder = data, max_length, encoder
-        self.answers = learned_answers(data)
+        self.task_kind = kind_for(data)
         self.known: dict[str, Tokens] = {}
 
     def __getitem__(self, part: str) -> Tokens:
         if part not in self.known:
             examples: list[Example] = getattr(self.data, part)
-            made = self.answers.inputs(examples, self.encoder, self.max_length, training=part == "train")
+            made = self.task_kind.inputs(examples, self.encoder, self.max_length, training=part == "train")
             self.known[part] = Tokens(made)
         return self.known[part]

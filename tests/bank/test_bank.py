@@ -11,7 +11,7 @@ from families import opinions, save_tiny, tiny_with_words
 
 import intarsia
 from intarsia import Bottleneck, Settings
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
 
 QUICK = Settings(learning_rate=3e-3, epochs=3, batch_size=16)
@@ -148,7 +148,7 @@ def test_wrong_calls_are_explained(encoder: Encoder, tmp_path: Path) -> None:
 
 
 def test_headers_are_json(encoder: Encoder, tmp_path: Path) -> None:
-    from intarsia.tables import entry_dict, tasks_dict
+    from intarsia.cli.tables import entry_dict, tasks_dict
 
     bank = intarsia.open(tmp_path / "bank", encoder)
     entry = bank.learn("opinion", opinions(), method=Bottleneck(4, layers=(1, 2)), settings=QUICK)

@@ -20,7 +20,7 @@ from intarsia import methods as m
 from intarsia.bank import export as exporting
 from intarsia.bank.bank import Bank
 from intarsia.bank.inlay import Inlay
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import Method, to_dict
@@ -211,7 +211,7 @@ def test_the_served_version_and_an_older_one(tmp_path: Path) -> None:
     base = encoder("bert")
     bank = bank_with(tmp_path, base, inlay(base, m.LoRA(2), "trained-pooler"), inlay(base, m.IA3(), "trained-pooler"))
     assert bank.export("task", tmp_path / "new").version == 2
-    answers = bank.predict("task", TEXTS)
+    task_kind = bank.predict("task", TEXTS)
     bank.restore("task", 1)
     assert bank.export("task", tmp_path / "old", version=2).version == 2
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "old")
@@ -219,7 +219,7 @@ def test_the_served_version_and_an_older_one(tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "old")
     with torch.no_grad():
         probabilities = model(**inputs).logits.softmax(-1).tolist()
-    for row, answer in zip(probabilities, answers, strict=True):
+    for row, answer in zip(probabilities, task_kind, strict=True):
         named = {model.config.id2label[i]: p for i, p in enumerate(row)}
         assert named == pytest.approx(answer.probabilities, abs=1e-4)
     assert Encoder.load(tmp_path / "old").shape.family == "bert"  # a base like any other
@@ -294,8 +294,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         monkeypatch.setattr(sys, "argv", ["intarsia", "export", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        predictions = capsys.readouterr()
+        return int(ended.value.code or 0), predictions.out, predictions.err
 
     code, out, err = run("task", "--merged", "out")
     assert code == 0 and not err and "task version 1 written to out: BertModel, its head in head.safetensors" in out

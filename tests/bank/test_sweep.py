@@ -13,8 +13,8 @@ from tagged import colours, riddles
 
 import intarsia
 from intarsia import files
-from intarsia.bank import sweep_table
 from intarsia.bank.sweep import Moment, Point, Sweep
+from intarsia.cli import sweep_table
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, to_dict
 from intarsia.tasks import load_data
@@ -56,7 +56,7 @@ def test_a_sweep_without_dropout_below_takes_each_row_there_once(tmp_path: Path)
     encoder = tiny_with_words()
     bank = intarsia.open(tmp_path / "bank", encoder)
     data = load_data(opinions(60))
-    grid = Grid(("top-1",), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,), prefix_dropout=False)
+    grid = Grid(("top-1",), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,), trunk_dropout=False)
     tokens = [0]
 
     def count(_: Any, args: Any) -> None:
@@ -68,7 +68,7 @@ def test_a_sweep_without_dropout_below_takes_each_row_there_once(tmp_path: Path)
     handle.remove()
     rows = encoder.tokenize([e.text for e in (*data.train, *data.dev)])
     assert seen[-1] == sum(len(row.ids) for row in rows)
-    assert found["one"].header.training["prefix_dropout"] is False
+    assert found["one"].header.training["trunk_dropout"] is False
 
 
 def test_the_best_on_dev_is_kept_with_the_whole_grid(tmp_path: Path) -> None:
@@ -203,20 +203,21 @@ def _point(rate: float, dev: float | None = 0.5) -> Point:
 
 def _progress(rate: float, share: float) -> Moment:
     job = Job("task", load_data(opinions(20)), Bottleneck(4), settings=Settings(learning_rate=rate))
-    return Moment(Progress(job, round(100 * share), 100, 1, 5, 0.1, "accuracy", None, 1.0, 1.0, 0))
+    return Moment(progress=Progress(job, round(100 * share), 100, 1, 5, 0.1, "accuracy", None, 1.0, 1.0, 0))
 
 
 def test_the_time_left_does_not_jump_where_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(sweep_table.time, "monotonic", lambda: clock[0])
-    board = sweep_table.Board({"task": 8})
+    board = sweep_table.Board()
+    board.take(Moment(planned={"task": 8}))
     assert board.left() == "time left unknown"
     rates = (1e-4, 2e-4, 3e-4, 4e-4)
     moments = {rate: _progress(rate, 0.0) for rate in rates}
     for step in range(1, 98):  # the last steps are not told
         clock[0] += 1.0
         for moment in moments.values():
-            board.take(Moment(replace(moment.progress, step=step)))  # type: ignore[type-var]
+            board.take(Moment(progress=replace(moment.progress, step=step)))  # type: ignore[type-var]
             board.left()
     shown = [board.left()]
     for rate in rates:

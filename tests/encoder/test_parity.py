@@ -8,7 +8,7 @@ from families import FAMILY_NAMES, plain_model, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
 
 

@@ -7,7 +7,7 @@ import torch
 from families import FAMILY_NAMES, tiny
 from test_parity import segments
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots, start

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from intarsia.encoder import sources
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import EncoderError
 
 

@@ -11,12 +11,12 @@ from families import FAMILY_NAMES, config, save_tiny, tiny_with_words
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
+from intarsia.cli.lab_tables import WIDTH, methods_table
 from intarsia.encoder import frozen
 from intarsia.encoder.sites import Shape
 from intarsia.lab import catalogue as listing
 from intarsia.lab import cost
 from intarsia.lab.catalogue import Catalogue, catalogue, mergeable, shape_of, sized_name
-from intarsia.lab.tables import WIDTH, methods_table
 from intarsia.methods import PRESETS, DiffPruning, LoRA, parse
 from intarsia.train.step import step_together
 
@@ -52,7 +52,7 @@ def test_every_preset_is_listed_with_its_size(base: str) -> None:
 
 
 def test_the_shape_comes_from_the_configuration_alone(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
     loaded = Encoder.load(base).shape
     monkeypatch.setattr(Encoder, "load", lambda *_, **__: pytest.fail("the weights were loaded"))

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from families import opinions, save_tiny, tiny_with_words
 
-from intarsia.encoder.load import Encoder
+from intarsia.cli.lab_tables import comparison_rows
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.lab import bench
 from intarsia.lab.bench import Moment
@@ -21,7 +22,6 @@ from intarsia.lab.compare import compare
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff
 from intarsia.lab.labels import Box, places
-from intarsia.lab.tables import comparison_rows
 from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
 from intarsia.train import loop

@@ -23,7 +23,7 @@ from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, Fitted, 
 from intarsia.lab.no_bert.candidates import _usual
 from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.kinds import Answers
+from intarsia.tasks.task_kind import TaskKind
 
 FIRST = Candidate(Features(("word",)), "logistic regression", (("C", 4.0),))
 BROKEN = Candidate(Features(("word",), least=1000), "ridge", (("alpha", 1.0),))
@@ -200,7 +200,7 @@ def test_bad_options_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_parameters_are_all_fitted_numbers() -> None:
     task = texts()
-    corpus, answers = Corpus(task, 0), Answers.learn(task.kind, task.labels, task.train)
+    corpus, answers = Corpus(task, 0), TaskKind.learn(task.kind, task.labels, task.train)
     grams = corpus.counts("word", "train").shape[1]
 
     def count(candidate: Candidate) -> dict[str, int]:

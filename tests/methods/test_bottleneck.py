@@ -123,7 +123,8 @@ def test_gradients_reach_every_trained_tensor_and_nothing_else(family: str, vari
 def test_the_adapter_is_the_papers_formula() -> None:
     import torch.nn.functional as F
 
-    from intarsia.encoder.owned import Owned, Runs
+    from intarsia.encoder.owners import Owners
+    from intarsia.encoder.site_view import SiteView
 
     torch.manual_seed(0)
     h = torch.randn(7, 6)
@@ -135,7 +136,7 @@ def test_the_adapter_is_the_papers_formula() -> None:
     }
     down, bd, up, bu = (v[0] for v in t.values())
     hidden = F.gelu(h @ down.T + bd, approximate="tanh")
-    own = Owned("ffn.output", 0, t, Runs((0,), (7,)))
+    own = SiteView("ffn.output", 0, t, Owners((0,), (7,)))
     assert torch.allclose(Bottleneck(3).output(own, h), h + hidden @ up.T + bu, atol=1e-6)
     assert torch.allclose(Bottleneck(3, multiplicative=True).output(own, h), h * (1 + hidden @ up.T + bu), atol=1e-5)
 

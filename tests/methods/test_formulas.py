@@ -11,7 +11,7 @@ from families import plain_model, tiny
 from test_parity import segments
 from torch import Tensor
 
-from intarsia.encoder.attention import Prefix as Extra
+from intarsia.encoder.attention import PrefixStates as Extra
 from intarsia.encoder.attention import packed_attention
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.routed import Group

@@ -11,7 +11,7 @@ from families import FAMILY_NAMES, plain_model, tiny
 from test_parity import segments
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, pack
 from intarsia.encoder.routed import Group

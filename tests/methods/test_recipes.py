@@ -20,8 +20,8 @@ def test_the_page_has_every_methods_recipe() -> None:
     assert {type(parse(name)) for name, *_ in rows} == set(METHODS.values())
     for name, rate, epochs, batch, corrected in rows:
         own = Settings.for_method(parse(name))
-        said = float(rate), int(epochs), int(batch), corrected == "yes"
-        assert said == (own.learning_rate, own.epochs, own.batch_size, own.adam.bias_correction), name
+        predictions = float(rate), int(epochs), int(batch), corrected == "yes"
+        assert predictions == (own.learning_rate, own.epochs, own.batch_size, own.adam.bias_correction), name
     assert Settings.for_method(parse("houlsby-64")) == Settings()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_parity import segments
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import pack
 from intarsia.encoder.sites import WeightShape

@@ -15,7 +15,7 @@ from families import opinions, tiny_with_words
 import intarsia
 from intarsia.bank.bank import Bank
 from intarsia.bank.inlay import Inlay, read_inlay, write_inlay
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.methods import (
     IA3,
     PAL,
@@ -166,11 +166,11 @@ def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
     changing = [name for name, (method, _) in TASKS.items() if method.changes_base]
     segment = encoder().tokenize(["good film"])[0]
     first = [predictor.predict([(name, segment)])[0] for name in changing]
-    assert list(predictor.alone) == changing[-WEIGHTS:]
+    assert list(predictor.exclusive) == changing[-WEIGHTS:]
     again = [predictor.predict([(name, segment)])[0] for name in reversed(changing)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     predictor.drop(changing[0])
-    assert changing[0] not in predictor.alone and changing[0] not in predictor.residents
+    assert changing[0] not in predictor.exclusive and changing[0] not in predictor.residents
 
 
 def test_a_replaced_task_answers_anew(bank: Bank) -> None:

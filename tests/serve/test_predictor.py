@@ -10,7 +10,7 @@ import torch
 from families import tiny_with_words
 
 from intarsia.bank.inlay import Inlay
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, to_dict

@@ -13,7 +13,7 @@ from intarsia.errors import DataError
 from intarsia.tasks import load_data
 from intarsia.tasks.data import load_examples, load_texts
 from intarsia.tasks.documents import documents
-from intarsia.tasks.sources import Table
+from intarsia.tasks.tables import Table
 
 
 def joined(*lines: str) -> list[tuple[int, str]]:

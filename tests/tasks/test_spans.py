@@ -11,7 +11,7 @@ import pytest
 from families import tiny_with_words
 from tagged import as_squad, riddles
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks import load_data
 from intarsia.tasks.data import load_questions
@@ -30,7 +30,7 @@ def encoder() -> Encoder:
 
 # What evaluate-v1.1.py and evaluate-v2.0.py say.
 @pytest.mark.parametrize(
-    ("said", "gold", "v2", "exact", "overlap"),
+    ("predicted", "gold", "v2", "exact", "overlap"),
     [
         ("The Apple!", ["apple"], False, 1, 1.0),
         ("an  apple a day", ["apple day"], False, 1, 1.0),
@@ -46,10 +46,10 @@ def encoder() -> Encoder:
     ],
 )
 def test_scores_are_those_of_the_official_evaluation(
-    said: str, gold: list[str], v2: bool, exact: float, overlap: float
+    predicted: str, gold: list[str], v2: bool, exact: float, overlap: float
 ) -> None:
-    assert exact_match(said, gold, v2=v2) == exact
-    assert f1(said, gold, v2=v2) == pytest.approx(overlap)
+    assert exact_match(predicted, gold, v2=v2) == exact
+    assert f1(predicted, gold, v2=v2) == pytest.approx(overlap)
 
 
 def test_normalisation() -> None:
@@ -97,32 +97,32 @@ def test_long_questions_are_cut_and_short_rows_refused(encoder: Encoder) -> None
         Spans("span").inputs([Question("is it", "a good film")], encoder, 6)
 
 
-def said_of(answers: Spans, examples: list[Question], encoder: Encoder, none: dict[str, float]) -> tuple:  # type: ignore[type-arg]
+def predictions_of(task_kind: Spans, examples: list[Question], encoder: Encoder, none: dict[str, float]) -> tuple:  # type: ignore[type-arg]
     """Inputs, and outputs that point to each question's answer, with its own score for none."""
-    inputs = answers.inputs(examples, encoder, 40)
-    said = []
+    inputs = task_kind.inputs(examples, encoder, 40)
+    predictions = []
     for owner, places, (first, last) in zip(
-        inputs.owners, inputs.places, answers.row_targets(examples, inputs).tolist(), strict=True
+        inputs.owners, inputs.places, task_kind.row_targets(examples, inputs).tolist(), strict=True
     ):
         row = np.zeros((len(places), 2), np.float32)
         if first:
             row[first, 0], row[last, 1] = 5.0, 4.0
         row[0, 0] = none.get(examples[owner].id, -20.0)
-        said.append(row)
-    return inputs, said
+        predictions.append(row)
+    return inputs, predictions
 
 
 def test_the_best_spans_of_all_rows_are_ranked(encoder: Encoder) -> None:
-    answers, examples = Spans("span"), riddles(8)
-    inputs, said = said_of(answers, examples, encoder, {})
-    for example, decoded in zip(examples, answers.decode(examples, inputs, said), strict=True):
-        assert answers.answer(decoded) == (example.answers or ())[0][1]
+    task_kind, examples = Spans("span"), riddles(8)
+    inputs, predictions = predictions_of(task_kind, examples, encoder, {})
+    for example, decoded in zip(examples, task_kind.decode(examples, inputs, predictions), strict=True):
+        assert task_kind.answer(decoded) == (example.answers or ())[0][1]
         best = decoded.candidates[0]
         assert example.context[best.start :].startswith(best.text) and best.score == 9.0
         assert sum(c.probability for c in decoded.candidates) == pytest.approx(1.0)
         assert len({c.text for c in decoded.candidates}) == len(decoded.candidates)
-    assert answers.measure("f1", examples, inputs, said, 0).value == 1.0
-    assert answers.measure("exact-match", examples, inputs, said, 0).value == 1.0
+    assert task_kind.measure("f1", examples, inputs, predictions, 0).value == 1.0
+    assert task_kind.measure("exact-match", examples, inputs, predictions, 0).value == 1.0
 
 
 def test_answers_are_not_too_long(encoder: Encoder) -> None:
@@ -137,20 +137,20 @@ def test_answers_are_not_too_long(encoder: Encoder) -> None:
 
 def test_the_threshold_for_no_answer_is_the_best_on_dev(encoder: Encoder) -> None:
     examples = riddles(12, none=True)
-    answers = Spans.learn("span", (), examples)
-    assert answers.no_answer and not Spans.learn("span", (), riddles(3)).no_answer
+    task_kind = Spans.learn("span", (), examples)
+    assert task_kind.no_answer and not Spans.learn("span", (), riddles(3)).no_answer
     none = {q.id: 9.0 + (3.0 if not q.answers else 1.0) for q in examples}  # none is always better, by 1 or by 12
-    inputs, said = said_of(answers, examples, encoder, none)
-    assert answers.measure("f1", examples, inputs, said, 0).value == pytest.approx(4 / 12)
-    found = answers.tune(examples, inputs, said)
+    inputs, predictions = predictions_of(task_kind, examples, encoder, none)
+    assert task_kind.measure("f1", examples, inputs, predictions, 0).value == pytest.approx(4 / 12)
+    found = task_kind.tune(examples, inputs, predictions)
     assert 1.0 < found["threshold"] < 12.0
-    tuned = answers.tuned(found)
+    tuned = task_kind.tuned(found)
     for metric in ("f1", "exact-match", "f1:answered", "f1:unanswered", "exact-match:answered"):
-        assert tuned.measure(metric, examples, inputs, said, 0).value == 1.0
-    assert answers.measure("f1:answered", examples, inputs, said, 0).value == 0.0
-    said_of_first = tuned.describe_all(examples, inputs, said)[:2]
+        assert tuned.measure(metric, examples, inputs, predictions, 0).value == 1.0
+    assert task_kind.measure("f1:answered", examples, inputs, predictions, 0).value == 0.0
+    said_of_first = tuned.describe_all(examples, inputs, predictions)[:2]
     assert said_of_first[0]["answer"] == "" and said_of_first[1]["answer"] == (examples[1].answers or ())[0][1]
-    assert Spans("span").tune(examples, inputs, said) == {}
+    assert Spans("span").tune(examples, inputs, predictions) == {}
 
 
 def test_files_of_squad_and_rows_of_the_hub(tmp_path: Path) -> None:
@@ -208,12 +208,12 @@ def test_answers_of_squad_are_found_again() -> None:
     from intarsia.tasks import suites
 
     data = suites.load("squad/v1.1", limit=500, partial=True)
-    encoder, answers, examples = Encoder.load("minilm"), Spans("span"), data.dev
-    inputs = answers.inputs(examples, encoder, 192)
-    said = []
-    for places, (first, last) in zip(inputs.places, answers.row_targets(examples, inputs).tolist(), strict=True):
+    encoder, task_kind, examples = Encoder.load("minilm"), Spans("span"), data.dev
+    inputs = task_kind.inputs(examples, encoder, 192)
+    predictions = []
+    for places, (first, last) in zip(inputs.places, task_kind.row_targets(examples, inputs).tolist(), strict=True):
         row = np.zeros((len(places), 2), np.float32)
         row[first, 0], row[last, 1] = 9.0, 9.0
-        said.append(row)
+        predictions.append(row)
     assert len(inputs.segments) > len(examples)
-    assert answers.measure("exact-match", examples, inputs, said, 0).value > 0.97  # a few begin inside a token
+    assert task_kind.measure("exact-match", examples, inputs, predictions, 0).value > 0.97  # a few begin inside a token

@@ -11,7 +11,7 @@ import pytest
 import torch
 from families import WORDS, tiny_with_words
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
 from intarsia.errors import DataError
 from intarsia.tasks import load_data
@@ -67,43 +67,43 @@ def test_entity_tags_are_known_by_their_look() -> None:
 def test_a_row_without_a_tagged_word_asks_for_nothing() -> None:
     logits = torch.randn(5, 3, requires_grad=True)
     rows = [Segment([1, 2]), Segment([3, 4, 5])]
-    answers, none = Tags("tags", ("a", "b", "c")), torch.full((2, 3), NO_TAG)
-    assert answers.loss(logits, none, rows).item() == 0.0
+    task_kind, none = Tags("tags", ("a", "b", "c")), torch.full((2, 3), NO_TAG)
+    assert task_kind.loss(logits, none, rows).item() == 0.0
     some = none.clone()
     some[1, 2] = 1
     expected = torch.nn.functional.cross_entropy(logits[4:], torch.tensor([1]))
-    assert torch.equal(answers.loss(logits, some, rows), expected)
+    assert torch.equal(task_kind.loss(logits, some, rows), expected)
 
 
 def test_a_words_first_sub_word_carries_its_tag() -> None:
     embedded = Encoder.load("minilm")
-    answers = Tags("tags", TAGS)
+    task_kind = Tags("tags", TAGS)
     example = Sentence.of(("Unbelievably", "\u200b", "good", "(", "sic", ")"), ("O", "B-X", "I-X", "O", "O", "O"))
-    inputs = answers.inputs([example], embedded, 128)
+    inputs = task_kind.inputs([example], embedded, 128)
     tokens = embedded.tokenizer.convert_ids_to_tokens(list(inputs.segments[0].ids))
     carrying = [tokens[place] for place in inputs.places[0][:, 1]]
     assert inputs.places[0][:, 0].tolist() == list(range(6))
     assert carrying[1:] == ["[UNK]", "good", "(", "sic", ")"]  # what the tokenizer drops is a word all the same
     assert tokens.index(carrying[0]) == 1 and tokens[2].startswith("##")
-    targets = answers.row_targets([example], inputs)[0].tolist()
+    targets = task_kind.row_targets([example], inputs)[0].tolist()
     assert [TAGS[t] for t in targets if t != NO_TAG] == list(example.label or ())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", [1, 13, 14, 15, 27, 57])
 def test_every_word_of_a_long_sentence_is_in_one_place(encoder: Encoder, words: int) -> None:
-    example, answers = sentence(words), Tags("tags", TAGS)
-    inputs = answers.inputs([example], encoder, 16)
+    example, task_kind = sentence(words), Tags("tags", TAGS)
+    inputs = task_kind.inputs([example], encoder, 16)
     assert all(len(s.ids) <= 16 and s.ids[0] == 2 and s.ids[-1] == 3 for s in inputs.segments)
     assert [w for places in inputs.places for w in places[:, 0]] == list(range(words))
     for segment, places in zip(inputs.segments, inputs.places, strict=True):
         assert [WORDS[segment.ids[t]] for t in places[:, 1]] == [example.words[w] for w in places[:, 0]]
-    said = []
+    predictions = []
     for segment, places in zip(inputs.segments, inputs.places, strict=True):
         row = np.zeros((len(segment.ids), 3))
         row[places[:, 1], places[:, 0] % 3] = 1.0
-        said.append(row)
-    assert [tag for tag, _ in answers.tagged([example], inputs, said)[0]] == list(example.label or ())  # type: ignore[arg-type]
-    assert answers.measure("accuracy", [example], inputs, said, 0).value == 1.0
+        predictions.append(row)
+    assert [tag for tag, _ in task_kind.tagged([example], inputs, predictions)[0]] == list(example.label or ())  # type: ignore[arg-type]
+    assert task_kind.measure("accuracy", [example], inputs, predictions, 0).value == 1.0
 
 
 def test_training_counts_the_words_that_it_leaves_out(encoder: Encoder) -> None:
@@ -177,6 +177,6 @@ def test_real_tasks_load(name: str, metric: str) -> None:
 
     data = suites.load(name, limit=200, partial=True)
     assert data.kind == "tags" and len(data.train) == 200 and default_metric(data.kind, data.labels) == metric
-    answers = Tags("tags", data.labels)
-    inputs = answers.inputs(data.dev, Encoder.load("minilm"), 64)
+    task_kind = Tags("tags", data.labels)
+    inputs = task_kind.inputs(data.dev, Encoder.load("minilm"), 64)
     assert sum(len(places) for places in inputs.places) == sum(len(e.text.split(" ")) for e in data.dev)

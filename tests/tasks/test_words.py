@@ -11,7 +11,7 @@ import torch
 from families import FAMILY_NAMES, WORDS, config, plain_model, tiny_tokenizer, tiny_with_words
 from tagged import topics
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
 from intarsia.tasks.examples import Example
@@ -123,12 +123,12 @@ def test_without_a_head_in_the_checkpoint_it_starts_as_the_identity(tmp_path: Pa
 
 def test_what_is_said_and_measured() -> None:
     segments = [Segment([2, 5, 6, 3], None, np.array([[1, 5], [2, 7]])), Segment([2, 9, 3], None, np.array([[1, 9]]))]
-    answers = Words("words")
+    task_kind = Words("words")
     states = torch.arange(7.0)[:, None]
-    assert answers.read(states, segments)[:, 0].tolist() == [1, 2, 5]
+    assert task_kind.read(states, segments)[:, 0].tolist() == [1, 2, 5]
     logits = torch.zeros(3, 10)
     logits[0, 5] = logits[1, 4] = 3.0
-    first, second = answers.said(logits, segments)
+    first, second = task_kind.predictions(logits, segments)
     assert first.dtype == SAID and first["right"].tolist() == [True, False] and first["words"][0, 0] == 5
     z = np.exp(3.0) + 9
     assert first["log_probability"] == pytest.approx([3 - np.log(z), -np.log(z)])
@@ -136,6 +136,6 @@ def test_what_is_said_and_measured() -> None:
     assert second["log_probability"] == pytest.approx([-np.log(10)])
     inputs = Words("words").inputs(examples(["red", "apple"]), tiny_with_words(), 8)
     mean = (3 - 2 * np.log(z) - np.log(10)) / 3
-    value = answers.measure("likelihood", examples(["red", "apple"]), inputs, [first, second], 0).value
+    value = task_kind.measure("likelihood", examples(["red", "apple"]), inputs, [first, second], 0).value
     assert value == pytest.approx(np.exp(mean))
-    assert float(answers.loss(logits, torch.empty(2, 0), segments)) == pytest.approx(-mean)
+    assert float(task_kind.loss(logits, torch.empty(2, 0), segments)) == pytest.approx(-mean)

@@ -14,11 +14,11 @@ import pytest
 import torch
 from families import opinions, save_tiny, tiny_with_words
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import EncoderError, IntarsiaError
 from intarsia.methods import Bottleneck
 from intarsia.tasks import Example, TaskData, load_data
-from intarsia.tasks.kinds import Answers
+from intarsia.tasks.task_kind import TaskKind
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train
 from intarsia.train.step import step_together
@@ -52,11 +52,13 @@ def test_it_learns_and_keeps_the_best_epoch() -> None:
 
 
 def test_one_label_for_all_texts_is_noted() -> None:
-    answers, rows = Answers("label", ("a", "b")), [Example("x", None, "a"), Example("y", None, "b")]
+    task_kind, rows = TaskKind("label", ("a", "b")), [Example("x", None, "a"), Example("y", None, "b")]
     alike, apart = np.array([[0.4, 0.6], [0.1, 0.9]]), np.array([[0.6, 0.4], [0.1, 0.9]])
-    assert answers.always(rows, alike) == "b" and answers.always(rows, apart) is None
-    assert answers.always(rows[1:], alike[1:]) is None  # as they should
-    assert Answers("score").always([Example("x", None, 1.0), Example("y", None, 2.0)], np.array([[1.0], [1.0]])) is None
+    assert task_kind.always(rows, alike) == "b" and task_kind.always(rows, apart) is None
+    assert task_kind.always(rows[1:], alike[1:]) is None  # as they should
+    assert (
+        TaskKind("score").always([Example("x", None, 1.0), Example("y", None, 2.0)], np.array([[1.0], [1.0]])) is None
+    )
 
 
 def test_it_overfits_a_small_batch() -> None:
@@ -79,7 +81,7 @@ def test_other_kinds_learn_too(kind: str) -> None:
     trained = train(job(load_data(rows, kind=kind), epochs=6, batch_size=16), tiny_with_words())  # type: ignore[arg-type]
     assert trained.state.best is not None and trained.state.best > 0.7
     if kind == "score":
-        assert trained.answers.mean == pytest.approx(300, abs=10)
+        assert trained.task_kind.mean == pytest.approx(300, abs=10)
 
 
 def test_a_seed_repeats_a_run_and_another_does_not() -> None:
@@ -150,7 +152,7 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from families import opinions
 from test_loop import job
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.train.loop import train
 
 def watch(p):

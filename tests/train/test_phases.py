@@ -11,10 +11,9 @@ import pytest
 import torch
 from families import opinions, tiny_with_words
 
-from intarsia import console
 from intarsia.bank.sweep import Moment
-from intarsia.bank.sweep_table import Board
-from intarsia.encoder.load import Encoder
+from intarsia.cli.sweep_table import Board
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.methods import (
     IA3,
@@ -40,8 +39,8 @@ from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train, train_together
 from intarsia.train.optimizer import AdamSettings
-from intarsia.train.prefix import PrefixCache
 from intarsia.train.step import predict, step_together
+from intarsia.train.trunk import TrunkCache
 
 
 @cache
@@ -226,8 +225,8 @@ def test_a_queue_reads_a_text_once_for_all_its_jobs(monkeypatch: pytest.MonkeyPa
     read = reading(monkeypatch)
     jobs = [job(method, seed=seed) for seed in (0, 1) for method in (Features(), Features(mix=True))]
     ended: list[Any] = []
-    prefix = PrefixCache(encoder(), tmp_path)
-    train_together(jobs, encoder(), prefix=prefix, done=lambda _, result: ended.append(result))
+    trunk = TrunkCache(encoder(), tmp_path)
+    train_together(jobs, encoder(), trunk=trunk, done=lambda _, result: ended.append(result))
     assert len(ended) == 4 and all(isinstance(result, Trained) for result in ended)
     assert len(read) == 2  # train and dev
 
@@ -242,9 +241,10 @@ def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyP
     assert trained.state.seconds > len(told)  # reading counts, too
     assert before == told[: len(before)] and len(before) > 3
     assert before[0].reading is not None and 0 < before[0].reading < 1 and before[0].seconds_left > 0
-    text = console.describe(before[0])
+    text = str(before[0])
     assert "reads the texts" in text and "left" in text and "nan" not in text and "loss" not in text
-    board = Board({"opinion": 1})
+    board = Board()
+    board.take(Moment(planned={"opinion": 1}))
     board.take(Moment(progress=before[0]))
     assert board.reading.startswith("opinion: ") and "left" in board.reading
     board.take(Moment(progress=told[-1]))

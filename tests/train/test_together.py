@@ -12,14 +12,14 @@ import pytest
 import torch
 from families import opinions, tiny_with_words
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Full, LayerNorms, LoRA, Method, Pfeiffer, Prefix
 from intarsia.tasks import load_data
-from intarsia.train.floor import MOST_SEATS, Floor
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained
+from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.step import step_together
 
 METHODS: list[Method] = [
@@ -50,9 +50,9 @@ def job(number: int, method: Method, rows: int = 24, **changes: object) -> Job:
     return Job(f"job{number}", load_data(content), method, settings=Settings(**options))  # type: ignore[arg-type]
 
 
-def together(jobs: Sequence[Job], encoder: Encoder, seats: int) -> dict[str, Trained | IntarsiaError]:
+def together(jobs: Sequence[Job], encoder: Encoder, slots: int) -> dict[str, Trained | IntarsiaError]:
     found: dict[str, Trained | IntarsiaError] = {}
-    train_together(jobs, encoder, together=seats, done=lambda j, result: found.__setitem__(j.name, result))
+    train_together(jobs, encoder, together=slots, done=lambda j, result: found.__setitem__(j.name, result))
     return found
 
 
@@ -61,11 +61,11 @@ def furthest(a: object, b: object) -> float:
     return max(float((a.tensors[k] - b.tensors[k]).abs().max()) for k in a.tensors)
 
 
-@pytest.mark.parametrize("seats", [3, 12])
-def test_every_job_ends_where_it_would_have_ended_alone(seats: int) -> None:
+@pytest.mark.parametrize("slots", [3, 12])
+def test_every_job_ends_where_it_would_have_ended_alone(slots: int) -> None:
     encoder = exact()
     jobs = [job(i, method) for i, method in enumerate(METHODS)]
-    found = together(jobs, encoder, seats)
+    found = together(jobs, encoder, slots)
     for j in jobs:
         alone = train(j, encoder)
         assert furthest(found[j.name], alone) <= 1e-9
@@ -176,29 +176,29 @@ def test_as_many_jobs_share_a_pass_as_make_a_good_size() -> None:
 def test_a_stack_has_no_more_seats_than_there_are_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
-    class Seen(Floor):
+    class Seen(Scheduler):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            found.append(self.seats)
+            found.append(self.slots)
             raise InterruptedError
 
-    monkeypatch.setattr("intarsia.train.loop.Floor", Seen)
+    monkeypatch.setattr("intarsia.train.loop.Scheduler", Seen)
     one, encoder = job(0, BitFit()), tiny_with_words()
     some = (one for _ in range(3))  # does not say how many
     for jobs, together in (([], None), ([one] * 3, None), ([one] * 100, None), (some, None), ([one] * 9, 4)):
         with pytest.raises(InterruptedError):
             train_together(jobs, encoder, done=lambda *_: None, together=together)
-    assert found == [1, 3, MOST_SEATS, MOST_SEATS, 4]
+    assert found == [1, 3, MOST_ACTIVE, MOST_ACTIVE, 4]
 
 
 def test_those_who_wait_are_asked_only_when_a_seat_is_free(monkeypatch):
-    asked, plain = [], Floor.accepts
+    asked, plain = [], Scheduler.accepts
 
-    def accepts(self, seats):
-        asked.append(len(seats))
-        return plain(self, seats)
+    def accepts(self, slots):
+        asked.append(len(slots))
+        return plain(self, slots)
 
-    monkeypatch.setattr(Floor, "accepts", accepts)
-    found = together([job(0, Bottleneck(4)), job(1, Full()), job(3, Bottleneck(8))], exact(), seats=4)
+    monkeypatch.setattr(Scheduler, "accepts", accepts)
+    found = together([job(0, Bottleneck(4)), job(1, Full()), job(3, Bottleneck(8))], exact(), slots=4)
     assert all(isinstance(one, Trained) for one in found.values()) and len(found) == 3
     assert asked == [0, 1, 2, 0, 1, 0]  # two sit down and leave at one time; then the third, alone

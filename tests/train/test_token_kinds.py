@@ -9,13 +9,13 @@ import torch
 from families import opinions, tiny_with_words
 from tagged import colours, riddles, topics
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Bottleneck, Features, Full, LoRA, LotteryTicket, Method, Prefix
 from intarsia.tasks import load_data
+from intarsia.train.cuda_graph import can_record
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
-from intarsia.train.recorded import can_record
 from intarsia.train.run import Run, Trained
 from intarsia.train.step import predict
 
@@ -71,7 +71,7 @@ def test_spans_are_learned() -> None:
     assert found.metric == "f1" and found.head.outputs == 2
     assert found.state.best is not None and found.state.best > 0.8
     tuned = found.state.history[found.state.best_epoch - 1]["threshold"]
-    assert found.answers.to_dict() == {"no_answer": True, "threshold": tuned}
+    assert found.task_kind.to_dict() == {"no_answer": True, "threshold": tuned}
 
 
 def test_words_are_learned() -> None:
@@ -112,8 +112,8 @@ def test_hidden_words_leave_the_base_alone(method: Method) -> None:
 
 def test_hidden_words_say_what_cannot_be() -> None:
     encoder = tiny_with_words()
-    with pytest.raises(IntarsiaError, match=r"hidden anew at each step\. Leave prefix_dropout on"):
-        train(words_job(prefix_dropout=False), encoder)
+    with pytest.raises(IntarsiaError, match=r"hidden anew at each step\. Leave trunk_dropout on"):
+        train(words_job(trunk_dropout=False), encoder)
     with pytest.raises(IntarsiaError, match=r"less is better.*Choose by likelihood"):
         train(words_job(metric="perplexity"), encoder)
     with pytest.raises(IntarsiaError, match="Expected one of likelihood, perplexity, accuracy"):
@@ -160,7 +160,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_which_of_them_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intarsia.train.recorded.available", lambda: True)
+    monkeypatch.setattr("intarsia.train.cuda_graph.available", lambda: True)
     encoder = tiny_with_words()
     assert all(can_record(job, encoder) for job in (label_job(0, Bottleneck(8)), tags_job(), span_job()))
     assert not can_record(words_job(), encoder)

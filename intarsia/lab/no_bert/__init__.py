@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from intarsia import __version__
-from intarsia.console import seconds
 from intarsia.errors import IntarsiaError
+from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, Features, plan
 from intarsia.lab.no_bert.features import Corpus, Reading
 from intarsia.lab.no_bert.models import Fitted, NaiveBayesSvm
 from intarsia.tasks.examples import Kind, TaskData
 from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric, score
+from intarsia.version import __version__
 
 HOPELESS = 30  # so many failures and no success: it is the data
 
@@ -56,7 +56,7 @@ class Progress:
         return f"{self.done} tried · {left}{best}{self.trying}"
 
 
-Watch = Callable[[Progress], None]
+SearchWatch = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def search(
     minutes: float = 5.0,
     seed: int = 0,
     metric: str | None = None,
-    watch: Watch | None = None,
+    watch: SearchWatch | None = None,
     *,
     candidates: int | None = None,
 ) -> Baseline:
@@ -119,7 +119,7 @@ def search(
     """
     import sklearn
 
-    from intarsia.tasks.kinds import Answers
+    from intarsia.tasks.task_kind import TaskKind
 
     if data.kind not in ("label", "labels", "score"):
         raise IntarsiaError(f"the search without BERT is for labels and scores; it has no models for {data.kind}.")
@@ -127,7 +127,7 @@ def search(
     check_metric(metric, data.kind, data.labels)
     if not minutes >= 0 or (candidates is not None and candidates < 1):
         raise IntarsiaError(f"minutes={minutes}, candidates={candidates} leave nothing to try. Expected more than 0.")
-    answers = Answers.learn(data.kind, data.labels, data.train)
+    answers = TaskKind.learn(data.kind, data.labels, data.train)
     gold = answers.gold(data.dev)
     corpus = Corpus(data, seed)
     began = monotonic()
@@ -195,6 +195,16 @@ def _only_failures() -> Iterator[None]:
 
 
 __all__ = [
-    "Baseline", "Candidate", "Corpus", "Features", "Fitted", "NaiveBayesSvm", "Progress", "Reading", "Tried", "Watch",
-    "plan", "search",
+    "Baseline",
+    "Candidate",
+    "Corpus",
+    "Features",
+    "Fitted",
+    "NaiveBayesSvm",
+    "Progress",
+    "Reading",
+    "SearchWatch",
+    "Tried",
+    "plan",
+    "search",
 ]  # fmt: skip

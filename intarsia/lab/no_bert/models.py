@@ -11,13 +11,13 @@ from intarsia.lab.no_bert.features import Corpus
 from intarsia.tasks.examples import Kind
 
 if TYPE_CHECKING:
-    from intarsia.tasks.kinds import Answers
+    from intarsia.tasks.task_kind import TaskKind
 
 
 class Fitted:
     """A candidate, fitted on train."""
 
-    def __init__(self, candidate: Candidate, corpus: Corpus, answers: Answers) -> None:
+    def __init__(self, candidate: Candidate, corpus: Corpus, answers: TaskKind) -> None:
         self.answers = answers
         self.reading = corpus.reading(candidate.features)
         gold = answers.gold(corpus.data.train)
@@ -27,7 +27,7 @@ class Fitted:
         self.model = model.fit(self.reading.matrix("train"), gold)
 
     def predict(self, part: str) -> np.ndarray:
-        """In the form of `Answers.gold`."""
+        """In the form of `TaskKind.gold`."""
         predicted = self.model.predict(self.reading.matrix(part))
         if self.answers.kind == "score":
             return np.asarray(predicted, float).reshape(-1) * self.answers.spread + self.answers.mean

@@ -23,14 +23,15 @@ from intarsia.lab.paper.init import INIT
 from intarsia.lab.paper.methods import METHODS_COMPARED
 from intarsia.lab.paper.page import page
 from intarsia.lab.paper.plan import SUITES, Asked
-from intarsia.lab.paper.runs import Store
+from intarsia.lab.paper.runs import RunStore
 from intarsia.lab.paper.selection import Results
 from intarsia.lab.paper.squad import SQUAD
 from intarsia.lab.paper.tradeoff import TRADEOFF
 from intarsia.tasks.suites.registry import chosen, find
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.bank.sweep import Watch
+    from intarsia.encoder.encoder import Encoder
 
 EXPERIMENTS: dict[str, Experiment] = {
     one.name: one for one in (GLUE, FURTHER, SQUAD, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
@@ -80,13 +81,14 @@ def run(
     name: str,
     asked: Asked,
     encoder: Encoder,
-    store: Store,
+    store: RunStore,
     *,
     only: Sequence[str] = (),
     data: str | Path | None = None,
     together: int | None = None,
     command: str | None = None,
-    quiet: bool = False,
+    watch: Watch | None = None,
+    tell: no_bert.Tell | None = None,
 ) -> Drawn:
     """Train what is missing of an experiment, or of some groups of it, and draw all of it that is stored."""
     from intarsia.lab.paper.running import Running, load_tasks
@@ -108,28 +110,28 @@ def run(
         if more:
             store.note_asked(name, asked, absent, command)
         if planned:
-            Running(planned, asked, encoder, store, loaded).run(work, together, quiet=quiet)
+            Running(planned, asked, encoder, store, loaded).run(work, together, watch=watch)
         if no_bert.GROUP in groups:
-            no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, quiet=quiet)
+            no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, tell=tell)
         if not more:  # another grid, which takes the place of the one before when there is something to draw
             store.note_asked(name, asked, absent, command)
     return draw(name, asked, store, list(absent.values()))
 
 
-def draw(name: str, asked: Asked, store: Store, notes: Sequence[str] = ()) -> Drawn:
+def draw(name: str, asked: Asked, store: RunStore, notes: Sequence[str] = ()) -> Drawn:
     """From what is stored alone."""
     made = EXPERIMENTS[name].draw(Results(store, asked))
     made.notes += [*notes, *store.damaged]
     return made
 
 
-def draw_last(name: str, store: Store) -> Drawn | None:
+def draw_last(name: str, store: RunStore) -> Drawn | None:
     """What it was asked for; None where that was nothing."""
     noted = store.read_asked(name)
     return None if noted is None else draw(name, noted.asked, store, list(noted.absent.values()))
 
 
-def report(store: Store) -> Path:
+def report(store: RunStore) -> Path:
     """All experiments that were run, on one page."""
     encoder = store.encoder
     drawn = [made for name in EXPERIMENTS if (made := draw_last(name, store)) is not None]

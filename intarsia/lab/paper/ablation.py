@@ -54,11 +54,11 @@ def draw(results: Results) -> Drawn:
             "last are removed. On the diagonal one layer; at the upper right all of them. The tuned LayerNorms stay."
         )
         made.pictures.append(Picture("ablation", heatmap(maps, depth), caption))
-    said = (
+    published_are = (
         f"BERT-base, on validation: no single layer costs more than {published.ABLATION_SINGLE_DROP:g} %; all removed "
         f"gives the majority class; {published.ABLATION_LOWER}"
     )
-    made.notes = about(results, planned(asked, depth), said, searched=False)
+    made.notes = about(results, planned(asked, depth), published_are, searched=False)
     return made
 
 
@@ -82,7 +82,7 @@ def _rows(
     worst = min(single, key=lambda layer: single[layer])
     lower = (0, max(0, round(5 * depth / 12) - 1))  # the share of the depth that layers 0–4 of 12 are
     everything = (0, depth - 1)
-    said = published.ABLATION_ALL.get(task)
+    official = published.ABLATION_ALL.get(task)
     rows = [[title, "none", str(Mean.of([run.extras["spans"]["intact"] for run in runs])), "", ""]]
     rows += [["", f"layer {n}", accuracy((n, n)), f"{change:+.1f}%", ""] for n, change in single.items()]
     drop = f"at most -{published.ABLATION_SINGLE_DROP:g}%" if task in TASKS else ""
@@ -90,7 +90,8 @@ def _rows(
         ["", f"the costliest layer ({worst})", accuracy((worst, worst)), f"{single[worst]:+.1f}%", drop],
         ["", f"layers {lower[0]}–{lower[1]}", accuracy(lower), f"{cells[lower]:+.1f}%",
          "nearly free" if task == "glue/mnli" else ""],
-        ["", "all", accuracy(everything), f"{cells[everything]:+.1f}%", "" if said is None else f"accuracy {said:.0f}"],
+        ["", "all", accuracy(everything), f"{cells[everything]:+.1f}%",
+         "" if official is None else f"accuracy {official:.0f}"],
         ["", "(the majority class)", f"{100 * runs[0].extras['spans']['majority']:.1f}", "", ""],
     ]  # fmt: skip
     return rows

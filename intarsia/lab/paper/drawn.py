@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +18,6 @@ from intarsia.tasks.suites.registry import find
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import RenderableType
-
-WIDTH = 100  # columns of a terminal
 
 
 @dataclass(frozen=True)
@@ -49,22 +45,6 @@ class Drawn:
     sheets: list[Sheet] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def parts(self) -> list[RenderableType]:
-        """For a terminal."""
-        from intarsia.console import table
-
-        made: list[RenderableType] = []
-        for sheet in self.sheets:
-            body = table(sheet.columns, sheet.rows[: len(sheet.rows) - sheet.sums], left=sheet.left)
-            if sheet.sums:
-                body.add_section()
-                for row in sheet.rows[len(sheet.rows) - sheet.sums :]:
-                    body.add_row(*row)
-            made += [*textwrap.wrap(sheet.title, WIDTH), body, ""]
-        for note in self.notes:
-            made += textwrap.wrap(note, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        return made
 
     def save(self, folder: Path) -> list[Path]:
         """Each figure as SVG and PNG."""

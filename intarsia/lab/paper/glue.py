@@ -50,9 +50,9 @@ def _by_size(results: Results) -> list[Sheet]:
         return []
     rows = []
     for size, scored in found.items():
-        said = published.GLUE_BY_SIZE.get(size)
+        official = published.GLUE_BY_SIZE.get(size)
         mean = statistics.fmean(scored[task] for task in shared)
-        rows.append([str(size), str(len(shared)), f"{100 * mean:.1f}", "–" if said is None else f"{said:.1f}"])
+        rows.append([str(size), str(len(shared)), f"{100 * mean:.1f}", "–" if official is None else f"{official:.1f}"])
     title = "The same size for all tasks: mean on validation (measured: official metrics; published: accuracy)"
     return [Sheet(title, ["size", "tasks", "measured", "publ."], rows)]
 

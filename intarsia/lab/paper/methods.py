@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping
 
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order
+from intarsia.lab.comparison_rows import share
 from intarsia.lab.figures import tradeoff
 from intarsia.lab.paper import names
 from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name
 from intarsia.lab.paper.experiment import Experiment
 from intarsia.lab.paper.plan import Asked, Planned, Searched
 from intarsia.lab.paper.selection import Chosen, Mean, Results
-from intarsia.lab.tables import share
 from intarsia.methods import parse, to_dict
 from intarsia.train.job import Settings
 

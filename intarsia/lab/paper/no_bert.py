@@ -5,21 +5,22 @@ It is a group of its own (`--only no_bert`), whose results lie beside the runs, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from intarsia import console, provenance
+from intarsia import formatting, provenance
 from intarsia.lab.no_bert import search
 from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Asked
-from intarsia.lab.paper.runs import KEPT, Store
+from intarsia.lab.paper.runs import KEPT, RunStore
 from intarsia.lab.paper.selection import Mean, Results
 from intarsia.tasks.examples import TaskData
 
 GROUP = "no_bert"
+Tell = Callable[[str], None]
 SEED = 0  # of what is drawn at random; the first candidates are the same for all seeds
 
 
@@ -51,14 +52,14 @@ class Found:
         return f"{model}, {self.winner['name'].partition(f', {model}')[0]}"
 
 
-def search_missing(asked: Asked, data: Mapping[str, TaskData], store: Store, *, quiet: bool = False) -> None:
-    """Search for each task whose search is not stored, or was of other rows."""
+def search_missing(asked: Asked, data: Mapping[str, TaskData], store: RunStore, *, tell: Tell | None = None) -> None:
+    """Search for each task that has no stored search of the same rows. `tell` receives a line for each task."""
+    tell = tell or (lambda _: None)
     for task, own in data.items():
         held = _stored(store, asked, task)
         if held is not None and held.data["sha256"] == own.source["sha256"]:
             continue
-        if not quiet:
-            console.err.print(f"{task}: searching without BERT, {asked.values(task).candidates} candidates")
+        tell(f"{task}: searching without BERT, {asked.values(task).candidates} candidates")
         found = search(own, seed=SEED, metric=names.metric(task), candidates=asked.values(task).candidates)
         made = Found(
             task, asked.values(task).candidates, SEED, found.metric, found.winner.candidate.to_dict(),
@@ -67,10 +68,7 @@ def search_missing(asked: Asked, data: Mapping[str, TaskData], store: Store, *, 
             datetime.now(UTC).isoformat(timespec="seconds"),
         )  # fmt: skip
         store.append(_file(store, task), asdict(made))
-        if not quiet:
-            console.err.print(
-                f"{task}: {100 * made.dev:.1f} on validation after {console.seconds(made.seconds)}; {made.won}"
-            )
+        tell(f"{task}: {100 * made.dev:.1f} on validation after {formatting.seconds(made.seconds)}; {made.won}")
 
 
 def found_of(results: Results, task: str) -> Found | None:
@@ -79,7 +77,7 @@ def found_of(results: Results, task: str) -> Found | None:
     return None if held is None or (held.data["partial"] and not results.asked.samples) else held
 
 
-def _stored(store: Store, asked: Asked, task: str) -> Found | None:
+def _stored(store: RunStore, asked: Asked, task: str) -> Found | None:
     """Of equal ones the last."""
     known = {field.name for field in fields(Found)}
     lines = [line for line in store.lines(_file(store, task)) if known <= line.keys()]
@@ -88,5 +86,5 @@ def _stored(store: Store, asked: Asked, task: str) -> Found | None:
     return next((one for one in reversed(found) if (one.candidates, one.seed) == wanted), None)
 
 
-def _file(store: Store, task: str) -> Path:
+def _file(store: RunStore, task: str) -> Path:
     return store.folder / "no_bert" / f"{task.replace('/', '-')}.jsonl"

@@ -11,8 +11,8 @@ from typing import Any, get_args
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.methods import Bottleneck, Full, LayerNorms, Method, TopLayers, from_dict, to_dict
-from intarsia.tasks.answering import FEWEST, default_length
 from intarsia.tasks.heads import Pooling
+from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.tasks.suites.registry import find
 from intarsia.train.job import Settings
 
@@ -54,7 +54,7 @@ def tokens(task: str, given: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PaperGrid:
     """The values that the experiments try. `rates` and `epochs` are of adapters, `base_…` of full and top layers."""
 
     seeds: int
@@ -77,21 +77,21 @@ _THREE = (3e-5, 3e-4, 3e-3)
 _FOUR = (1e-5, 3e-5, 1e-4, 3e-3)
 PAPER = {
     # What full fine-tuning tries is Devlin et al. 2019's; the paper says it of adapters alone.
-    "glue": Grid(
+    "glue": PaperGrid(
         5, (8, 64, 256), _THREE, (3, 20), (2e-5, 3e-5, 5e-5), (3,), (1, 2, 3, 5, 7, 9, 11, 12), factors=(0.3, 1, 3)
     ),
-    "extra": Grid(
+    "extra": PaperGrid(
         3, (2, 4, 8, 16, 32, 64), _FOUR, (20, 50, 100), _FOUR, (20, 50, 100), (1, 2, 3, 5, 7, 9, 11, 12),
         factors=(0.3, 1, 3), candidates=100,
     ),
-    "squad": Grid(
+    "squad": PaperGrid(
         3, (2, 4, 8, 16, 32, 64), (3e-5, 1e-4, 3e-4, 1e-3), (3, 10, 20), (3e-5, 5e-5, 1e-4), (2, 3, 5), ()
     ),
 }  # fmt: skip
 # One rate each, the one that served best on four GLUE tasks with MPNet-base; at higher ones it often falls to the most
 # frequent class without bias correction (the authors' program).
-SMALL = Grid(2, (8, 64), (3e-4,), (10,), (2e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), one=(3e-4, 10))
-TINY = Grid(
+SMALL = PaperGrid(2, (8, 64), (3e-4,), (10,), (2e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), one=(3e-4, 10))
+TINY = PaperGrid(
     1, (2, 4), (3e-3,), (1,), (1e-3,), (1,), (1, 2), fixed=4, curve_sizes=(1, 2, 4), stds=(1e-7, 1e-2, 1.0),
     one=(3e-3, 1), method_epochs=1, candidates=3,
 )  # fmt: skip
@@ -151,7 +151,7 @@ class Asked:
         others = {task: seeds for task, seeds in most.items() if seeds != (self.seeds or self.values(task).seeds)}
         return replace(self, tasks=tasks, task_seeds=others, samples=self.samples or earlier.samples)
 
-    def values(self, task: str) -> Grid:
+    def values(self, task: str) -> PaperGrid:
         return GRIDS[self.grid][task.partition("/")[0]]
 
     def each_seed(self, task: str) -> range:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import provenance
-from intarsia.bank.sweep import Moment, Point
-from intarsia.bank.sweep_table import sweep_table
+from intarsia.bank.sweep import Moment, Point, Watch
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.lab.paper.plan import Asked, Planned, identity
-from intarsia.lab.paper.runs import KEPT, Record, Store
+from intarsia.lab.paper.runs import KEPT, Record, RunStore
 from intarsia.lab.paper.scoring import score_on, span_scores
 from intarsia.methods import to_dict
 from intarsia.tasks.data import content_hash
@@ -27,11 +26,11 @@ from intarsia.tasks.suites import find, load, status
 from intarsia.tasks.suites.folder import folder_to_read
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
-from intarsia.train.prefix import PrefixCache
-from intarsia.train.run import runs_alone
+from intarsia.train.run import is_exclusive
+from intarsia.train.trunk import TrunkCache
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.train.run import Trained
 
 TRIED_OUT = 1000  # test rows at most, where training rows are limited
@@ -96,30 +95,29 @@ class Running:
         planned: Sequence[Planned],
         asked: Asked,
         encoder: Encoder,
-        store: Store,
+        store: RunStore,
         data: dict[str, Loaded],
     ) -> None:
         self.asked, self.encoder, self.store, self.data = asked, encoder, store, data
         self.planned = self._distinct(one for one in planned if one.task in data)
 
-    def run(self, work: Mapping[str, Path], together: int | None = None, *, quiet: bool = False) -> None:
+    def run(self, work: Mapping[str, Path], together: int | None = None, *, watch: Watch | None = None) -> None:
         """Train what is missing; `work` has a folder for the states of each group's runs."""
-        counts = Counter(one.task for one in self.planned)
-        with sweep_table(counts, quiet=quiet) as watch:
-            self.watch, self.work = watch or (lambda _: None), work
-            left = [one for one in self.planned if self._known(one) is None]
-            self._tell_stored()
-            self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
-            train_together(
-                _Jobs(self._jobs(sorted(left, key=self._place)), len(left)),
-                self.encoder,
-                together=together,
-                score_test=True,
-                done=self._done,
-                state_file=self._state_file,
-                watch=lambda progress: self.watch(Moment(progress=progress)),
-                prefix=PrefixCache(self.encoder, next(iter(work.values()))),
-            )
+        self.watch, self.work = watch or (lambda _: None), work
+        self.watch(Moment(planned=Counter(one.task for one in self.planned)))
+        left = [one for one in self.planned if self._known(one) is None]
+        self._tell_stored()
+        self.waiting = {self._job(one).key(self.encoder.fingerprint): one for one in left}
+        train_together(
+            _Jobs(self._jobs(sorted(left, key=self._place)), len(left)),
+            self.encoder,
+            together=together,
+            score_test=True,
+            done=self._done,
+            state_file=self._state_file,
+            watch=lambda progress: self.watch(Moment(progress=progress)),
+            trunk=TrunkCache(self.encoder, next(iter(work.values()))),
+        )
 
     def _distinct(self, planned: Iterator[Planned]) -> list[Planned]:
         """Groups may share runs: each once, with all that is to be measured of it."""
@@ -145,7 +143,7 @@ class Running:
                 self.watch(Moment(point=_point(record), stored=True))
 
     def _jobs(self, left: Sequence[Planned]) -> Iterator[Job]:
-        """As seats become free; what another process has finished meanwhile is not trained again."""
+        """As slots become free; what another process has finished meanwhile is not trained again."""
         for one in left:
             if (record := self._known(one)) is not None:
                 self.watch(Moment(point=_point(record), stored=True))
@@ -165,9 +163,9 @@ class Running:
     def _place(self, one: Planned) -> tuple[bool, str, float]:
         """In the queue: the longest first, so that no seat is left waiting for it; those that run alone last, method by
         method, whose recorded passes serve several tasks."""
-        alone = runs_alone(one.method)
+        exclusive = is_exclusive(one.method)
         cost = one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
-        return alone, str(one.method) if alone else "", -cost
+        return exclusive, str(one.method) if exclusive else "", -cost
 
     def _state_file(self, job: Job) -> Path:
         folder = self._folder(job.key(self.encoder.fingerprint))
@@ -218,7 +216,7 @@ class Running:
 
 
 class _Jobs:
-    """As seats become free, and how many there are at most."""
+    """As slots become free, and how many there are at most."""
 
     def __init__(self, jobs: Iterator[Job], most: int) -> None:
         self.jobs, self.most = jobs, most

@@ -27,7 +27,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.lab.paper.plan import Asked, Planned, identity
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 
 KEPT = ("sha256", "rows", "split", "partial", "limit", "suite", "seed")  # of where data comes from
@@ -67,7 +67,7 @@ class Noted:
     absent: Mapping[str, str]  # by task
 
 
-class Store:
+class RunStore:
     """What one encoder's runs gave. Several processes may add to it at once."""
 
     def __init__(self, results: str | Path, encoder: str, *, limit: int | None = None) -> None:

@@ -21,7 +21,7 @@ from intarsia.train.run import Run
 from intarsia.train.step import predict
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
     from intarsia.train.job import Job
     from intarsia.train.run import Trained
 
@@ -35,7 +35,7 @@ def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: E
     """A trained job's score on other examples than its own."""
     data = dataclasses.replace(job.data, train=job.data.train[:1], dev=job.data.dev[:1], test=list(examples))
     run = Run(dataclasses.replace(job, data=data), encoder)
-    run.answers = trained.answers
+    run.task_kind = trained.task_kind
     specs = {f"method.{name}" for name in run.phases[-1].specs}
     kept = {
         name.removeprefix("method."): tensor.to(encoder.device)
@@ -71,15 +71,15 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     whole = {k.removeprefix("method."): v for k, v in trained.tensors.items() if k.startswith("method.")}
     which: list[Span | None] = [None, *spans(encoder.shape.layers)]
     most = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in whole.values()))))
-    answers = np.concatenate(
+    predictions = np.concatenate(
         [
             _answers(job, trained, encoder, [whole if s is None else without(whole, s) for s in which[i : i + most]])
             for i in range(0, len(which), most)
         ]
     )
-    gold = trained.answers.gold(examples)
-    scores = [score(trained.metric, gold, trained.answers.decide(one), job.data.labels) for one in answers]
-    commonest = Counter(e.label for e in examples).most_common(1)[0][1] if trained.answers.kind == "label" else 0
+    gold = trained.task_kind.gold(examples)
+    scores = [score(trained.metric, gold, trained.task_kind.decide(one), job.data.labels) for one in predictions]
+    commonest = Counter(e.label for e in examples).most_common(1)[0][1] if trained.task_kind.kind == "label" else 0
     return {
         "intact": scores[0],
         "majority": commonest / len(examples),
@@ -97,11 +97,11 @@ def _answers(job: Job, trained: Trained, encoder: Encoder, owners: Sequence[dict
         [e.text for e in examples], [e.pair for e in examples], max_length=job.settings.max_length
     )
     lengths = [len(s.ids) for s in segments]
-    out = np.empty((count, len(examples), trained.answers.outputs), np.float32)
+    out = np.empty((count, len(examples), trained.task_kind.outputs), np.float32)
     for rows in by_token_budget(lengths, max(max(lengths), TOKENS.get(encoder.device.type, 16384) // count)):
         batch = pack([segments[r] for _ in owners for r in rows], encoder.device)
         group = Group(job.method, places, stacked, 0, tuple(range(count)), (len(rows),) * count)
         states = encoder.forward(batch, [group])
         logits = trained.head.logits(head, pool(states, batch, job.pooling), encoder)
-        out[:, rows] = trained.answers.probabilities(logits).reshape(count, len(rows), -1)
+        out[:, rows] = trained.task_kind.probabilities(logits).reshape(count, len(rows), -1)
     return out

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intarsia.lab.paper.plan import Asked, Planned
-from intarsia.lab.paper.runs import Record, Store
+from intarsia.lab.paper.runs import Record, RunStore
 from intarsia.methods import Method
 
 
@@ -70,7 +70,7 @@ class Chosen:
 class Results:
     """The stored runs of what an experiment was asked for."""
 
-    def __init__(self, store: Store, asked: Asked) -> None:
+    def __init__(self, store: RunStore, asked: Asked) -> None:
         self.store, self.asked = store, asked
 
     def record(self, planned: Planned) -> Record | None:

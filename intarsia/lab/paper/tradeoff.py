@@ -53,8 +53,8 @@ def draw(results: Results) -> Drawn:
         f"{names.official(k.task)} {k.what} {k.score} ± {k.error}" for k in published.SINGLE if k.error is not None
     )
     drops = ", ".join(f"{d:g} on {names.official(t)}" for t, d in published.LAYERNORM_DROP.items())
-    said = f"BERT-base, on validation: {known}; LayerNorms only about {drops} below full fine-tuning"
-    made.notes = about(results, planned(asked, depth), said)
+    predictions = f"BERT-base, on validation: {known}; LayerNorms only about {drops} below full fine-tuning"
+    made.notes = about(results, planned(asked, depth), predictions)
     return made
 
 

@@ -27,7 +27,7 @@ from intarsia.tasks.suites.suite import PARTIAL, SuiteTask
 LEVEL = 9  # of zstd
 EVERY = 10_000  # rows between two reports
 Outcome = Literal["whole", "partial", "kept", "absent"]
-Watch = Callable[["SuiteTask", str, int], None]  # task, split, rows read so far
+FetchWatch = Callable[["SuiteTask", str, int], None]  # task, split, rows read so far
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def fetch(
     source: str | Path,
     to: str | Path | None = None,
     *,
-    watch: Watch | None = None,
+    watch: FetchWatch | None = None,
     ended: Callable[[Fetched], None] | None = None,
 ) -> list[Fetched]:
     """Converts a task ("glue/cola") or a suite ("glue") from "hub" or a folder into the data folder `to`.
@@ -98,7 +98,7 @@ class _Converted:
     labels: dict[str, int] | None
 
 
-def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Path, watch: Watch | None) -> Fetched:
+def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Path, watch: FetchWatch | None) -> Fetched:
     if not parts:
         return Fetched(task, "absent", notice=source.advice(task))
     made = {}
@@ -141,7 +141,7 @@ def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Pat
     return Fetched(task, "partial" if lacking else "whole", rows, folder, notice)
 
 
-def _rows(task: SuiteTask, split: str, rows: Iterable[Row], watch: Watch | None) -> _Converted:
+def _rows(task: SuiteTask, split: str, rows: Iterable[Row], watch: FetchWatch | None) -> _Converted:
     content, count, labels = bytearray(), 0, Counter[str]()
     for count, row in enumerate(rows, 1):
         content += json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

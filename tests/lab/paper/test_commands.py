@@ -15,7 +15,7 @@ from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import EXPERIMENTS, no_bert, running
 from intarsia.lab.paper.plan import Asked
-from intarsia.lab.paper.runs import Store
+from intarsia.lab.paper.runs import RunStore
 from intarsia.methods import TopLayers
 from intarsia.train import step as step_module
 
@@ -50,7 +50,7 @@ def test_a_command_trains_once_and_draws_from_what_is_stored(
     assert again.exit_code == 0 and again.stdout == first.stdout
     drawn = paper(name, Path("nowhere"), "elsewhere/tiny-bert", results, "--draw-only")
     assert drawn.exit_code == 0 and drawn.stdout == first.stdout
-    store = Store(results, tiny_folder)
+    store = RunStore(results, tiny_folder)
     assert not [path for path in (store.folder / "work").iterdir() if path.is_dir()] and store.read_asked(name)
     for line in first.stdout.splitlines():
         if line.startswith("figures:"):
@@ -73,7 +73,7 @@ def test_the_page_has_all_and_needs_nothing_else(
         assert paper(name, folder, tiny_folder, results).exit_code == 0
     no_training(monkeypatch)
     line = ["paper", "--report", "--encoder", tiny_folder, "--results", str(results)]
-    store = Store(results, tiny_folder)
+    store = RunStore(results, tiny_folder)
     pages = []
     for _ in range(2):
         assert CliRunner().invoke(app, line, catch_exceptions=False).exit_code == 0
@@ -103,7 +103,7 @@ def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tm
     rows = [line.split("  ") for line in taken.splitlines() if line.startswith("MNLI")]
     assert [row[0] for row in rows if len(row) > 1] == ["MNLI-m (sample)", "MNLI-mm (sample)"]
     assert "Not a result of the official task" in taken
-    record = next(iter(Store(tmp_path, tiny_folder).records("glue/mnli").values()))
+    record = next(iter(RunStore(tmp_path, tiny_folder).records("glue/mnli").values()))
     assert 0 <= record.extras["mismatched"] <= 1 and record.data["partial"]
     again = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli", "--draw-only")
     assert "MNLI-m (" not in again.stdout
@@ -133,7 +133,7 @@ def test_the_search_without_bert_stands_beside_the_published_one(
     out = paper("further", folder, tiny_folder, tmp_path, "--only", "full", "--tasks", "airline").stdout
     cells = next(line.split() for line in out.splitlines() if line.startswith("airline  "))
     assert cells[1] == rows[0][1] and cells[3] != "–" and "total, 1 task" in out
-    file = Store(tmp_path, tiny_folder).folder / "no_bert" / "extra-airline.jsonl"
+    file = RunStore(tmp_path, tiny_folder).folder / "no_bert" / "extra-airline.jsonl"
     stored = json.loads(file.read_text())
     assert stored["candidates"] == 3 and stored["data"]["suite"] == "extra/airline" and stored["parameters"] > 0
     file.write_text(json.dumps({**stored, "data": {**stored["data"], "sha256": "other rows"}}) + '\n{"task": "ext')
@@ -155,7 +155,7 @@ def test_questions_of_squad(folder: Path, tiny_folder: str, tmp_path: Path) -> N
         assert "100" in rows["full"][-6] and rows["full"][-2:] == ["0.001", "1"]
     assert "SQuAD 2.0 (sample): the given dev part is test" in " ".join(out.split())
     for task in ("squad/v1.1", "squad/v2.0"):
-        for record in Store(tmp_path, tiny_folder).records(task).values():
+        for record in RunStore(tmp_path, tiny_folder).records(task).values():
             assert record.settings["max_length"] == 384 and record.settings["metric"] == "f1" and record.test
             assert 0 <= record.extras["exact-match"] <= record.test
 
@@ -192,7 +192,7 @@ def test_after_a_kill_no_run_is_repeated(
     monkeypatch.setattr(step_module, "step_together", crashing)
     with pytest.raises(OSError, match="power cut"):
         paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--together", "1")
-    runs = Store(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
+    runs = RunStore(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
     before = runs.read_text()
     ended = {json.loads(line)["key"] for line in before.splitlines()}
     assert ended
@@ -210,7 +210,7 @@ def test_after_a_kill_no_run_is_repeated(
 
 def test_more_seeds_train_only_what_is_new(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
-    runs = Store(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
+    runs = RunStore(tmp_path, tiny_folder).folder / "runs" / "glue-cola.jsonl"
     before = runs.read_text()
     out = paper("init", folder, tiny_folder, tmp_path, "--seeds", "2").stdout
     assert runs.read_text().startswith(before) and len(runs.read_text().splitlines()) == 6
@@ -252,7 +252,7 @@ def test_results_that_are_no_folder(folder: Path, tiny_folder: str, tmp_path: Pa
 
 def test_damaged_files_are_named(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
-    store = Store(tmp_path, tiny_folder)
+    store = RunStore(tmp_path, tiny_folder)
     runs = next((store.folder / "runs").glob("*.jsonl"))
     runs.write_bytes(b"garbage\n" + runs.read_bytes())
     again = paper("init", folder, tiny_folder, tmp_path, "--draw-only")
@@ -268,7 +268,7 @@ def test_damaged_files_are_named(folder: Path, tiny_folder: str, tmp_path: Path)
 def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     """And a command of another grid that was stopped does not hide it."""
     first = paper("init", folder, tiny_folder, tmp_path)
-    store = Store(tmp_path, tiny_folder)
+    store = RunStore(tmp_path, tiny_folder)
     result = CliRunner().invoke(
         app, ["paper", "init", "--draw-only", "--encoder", tiny_folder, "--results", str(tmp_path)]
     )
@@ -293,7 +293,7 @@ def test_options_before_the_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_group_is_trained_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
-    with Store(tmp_path, tiny_folder).working("glue", ["full", "variable"]):
+    with RunStore(tmp_path, tiny_folder).working("glue", ["full", "variable"]):
         for options in ((), ("--only", "variable,adapters")):
             with pytest.raises(IntarsiaError, match=r"another process runs .* group (variable|full)"):
                 paper("glue", folder, tiny_folder, tmp_path, *options)
@@ -306,7 +306,7 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
     def cells(out: str, start: str) -> list[str]:
         return next(line for line in out.splitlines() if line.startswith(start)).split()
 
-    store = Store(tmp_path, tiny_folder)
+    store = RunStore(tmp_path, tiny_folder)
     first = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--only", "full").stdout
     assert {record.method["type"] for record in store.records("glue/cola").values()} == {"full"}
     assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Only 1 of 5 runs are there" in first
@@ -336,7 +336,7 @@ def test_what_another_process_has_finished_is_not_trained_again(
     folder: Path, tiny_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert paper("init", folder, tiny_folder, tmp_path / "theirs").exit_code == 0
-    ours, theirs = (Store(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
+    ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
     asked: list[Any] = []
 
     def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:

@@ -17,7 +17,7 @@ from intarsia.lab.paper.ablation import changes
 from intarsia.lab.paper.figures import Curve, curves
 from intarsia.lab.paper.methods import METHODS
 from intarsia.lab.paper.plan import Asked, full
-from intarsia.lab.paper.runs import Record, Store
+from intarsia.lab.paper.runs import Record, RunStore
 from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile, share, total
 from intarsia.methods import Bottleneck, Full, Method, parse, to_dict
 from intarsia.tasks import load_data
@@ -48,14 +48,14 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
     assert len(passes) == 1 and len(together["removed"]) == 6 == len(scoring.spans(3))
     assert together["intact"] == result.test
     own = {k.removeprefix("method."): v for k, v in result.tensors.items() if k.startswith("method.")}
-    gold = result.answers.gold(job.data.test)
+    gold = result.task_kind.gold(job.data.test)
     seen = set()
     for first, last, value in together["removed"]:
         # Alone, and truly removed: a method that lives in the other layers, with all LayerNorms tuned.
         left = tuple(n for n in range(3) if not first <= n <= last)
         gone = scoring.without(own, (first, last))
         alone = scoring._answers(job, result, encoder, [gone])[0]
-        assert score(result.metric, gold, result.answers.decide(alone), job.data.labels) == value
+        assert score(result.metric, gold, result.task_kind.decide(alone), job.data.labels) == value
         names = {n for n in own if ".output." not in n or int(n.split(".")[0]) in left}
         plain = _removed(job, result, encoder, left, {n: own[n] for n in names})
         np.testing.assert_allclose(alone, plain, atol=1e-5)
@@ -124,13 +124,13 @@ def record(seed: int, rate: float, dev: float | None, test: float | None, method
 
 def test_the_choice_is_by_validation_and_never_by_test(tmp_path: Path) -> None:
     asked = Asked(("glue/cola",), "paper", seeds=2)
-    store = Store(tmp_path, "some/where")
+    store = RunStore(tmp_path, "some/where")
     for one in (
         record(0, 2e-5, 0.5, 0.9), record(1, 2e-5, 0.5, 0.9), record(0, 3e-5, 0.7, 0.4), record(1, 3e-5, 0.6, 0.6),
         record(0, 5e-5, 0.99, 0.99), record(1, 5e-5, None, None),
     ):  # fmt: skip
         store.add(one)
-    results = Results(Store(tmp_path, "where"), asked)
+    results = Results(RunStore(tmp_path, "where"), asked)
     best = results.choose(full("glue/cola", asked))
     assert best and best.tried == 3 and best.records[0].settings["learning_rate"] == 3e-5
     assert best.score.value == pytest.approx(0.5) and best.score.error == pytest.approx(0.1)
@@ -182,7 +182,7 @@ def test_published_tables_are_complete() -> None:
 
 
 def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
-    one, two = Store(tmp_path, "e"), Store(tmp_path, "e")
+    one, two = RunStore(tmp_path, "e"), RunStore(tmp_path, "e")
     one.add(record(0, 1.0, 0.1, 0.1))
     assert len(two.records("glue/cola")) == 1
     two.add(record(1, 1.0, 0.1, 0.1))

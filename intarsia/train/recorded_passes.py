@@ -1,4 +1,4 @@
-"""Passes of fixed shape, recorded (as CUDA graphs) and replayed; and which sizes of them are worth recording.
+"""RecordedPasses of fixed shape, recorded (as CUDA graphs) and replayed; and which sizes of them are worth recording.
 
 Recording takes some tenths of a second, a replay milliseconds. So a pass that is too large serves too, until what that
 has cost would have paid for one that fits.
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from intarsia.train.plan import STEP, Tables, aligned
+from intarsia.train.device_tables import STEP, DeviceTables, aligned
 
 
-class Pass:
+class RecordedPass:
     """One pass. Where there is nothing to record with (no GPU), it is simply run."""
 
-    def __init__(self, tables: Tables, body: Callable[[], Any], pool: Any, *, known: bool) -> None:
+    def __init__(self, tables: DeviceTables, body: Callable[[], Any], pool: Any, *, known: bool) -> None:
         """`known`: its kernels have run before, in a pass of another size."""
         self.tables, self.body, self.pool = tables, body, pool
         self.graph: Any = None
@@ -76,11 +76,11 @@ class Pass:
         return self.result
 
 
-class Passes:
-    """Passes that share memory: a kind of them for training, one for answers, each in several sizes."""
+class RecordedPasses:
+    """RecordedPasses that share memory: a kind of them for training, one for answers, each in several sizes."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, bool], Pass] = {}
+        self.known: dict[tuple[int, bool], RecordedPass] = {}
         self.wasted: defaultdict[tuple[int, bool], float] = defaultdict(float)  # seconds, for want of this size
         self.pool: Any = None
 
@@ -89,24 +89,26 @@ class Passes:
         self.wasted.clear()
         self.pool = None  # gone with the last of its passes
 
-    def fitting(self, size: int, training: bool, make: Callable[[int], tuple[Tables, Callable[[], Any]]]) -> Pass:
+    def fitting(
+        self, size: int, training: bool, make: Callable[[int], tuple[DeviceTables, Callable[[], Any]]]
+    ) -> RecordedPass:
         """A pass for so many tokens, recorded now if none serves; `make` gives the tables and body of a new one."""
         if (size, training) in self.known:
             return self.known[size, training]
         alike = [one for (_, kind), one in self.known.items() if kind == training]
         large = min((one for one in alike if one.tables.size >= size), key=lambda one: one.tables.size, default=None)
-        wanted = rung(size) if large is None else self._worth(size, training, large)
+        wanted = next_size(size) if large is None else self._worth(size, training, large)
         if wanted is None:
             assert large is not None
             return large
         tables, body = make(wanted)
-        new = self.known[wanted, training] = Pass(tables, body, self.pool, known=bool(alike))
+        new = self.known[wanted, training] = RecordedPass(tables, body, self.pool, known=bool(alike))
         self.pool = self.pool or new.pool
         return new
 
-    def _worth(self, size: int, training: bool, large: Pass) -> int | None:
+    def _worth(self, size: int, training: bool, large: RecordedPass) -> int | None:
         """The size whose lack has cost as much as recording it would: this one, or one that serves others too."""
-        for one in (rung(size), size):
+        for one in (next_size(size), size):
             if one < large.tables.size:
                 self.wasted[one, training] += large.seconds * (1 - one / large.tables.size)
                 if self.wasted[one, training] > large.cost:
@@ -114,7 +116,7 @@ class Passes:
         return None
 
 
-def rung(size: int) -> int:
+def next_size(size: int) -> int:
     """The next of few sizes, four to an octave."""
     step = max(STEP, (1 << (size.bit_length() - 1)) // 4)
     return aligned(size, step)

@@ -7,13 +7,13 @@ from families import tiny_with_words
 
 from intarsia.methods import Bottleneck, Spec
 from intarsia.train.optimizer import AdamSettings
-from intarsia.train.stack import Stack
+from intarsia.train.training_slots import TrainingSlots
 
 
 def test_a_start_is_remembered_with_all_that_makes_it() -> None:
     encoder = tiny_with_words()
     methods = [Bottleneck(4, std=std) for std in (1e-2, 1e-1, 1e-2)]
-    stack = Stack(methods[0].tensors(encoder.shape), 3, AdamSettings(), encoder)
+    stack = TrainingSlots(methods[0].tensors(encoder.shape), 3, AdamSettings(), encoder)
     rows = [stack.fresh(method.tensors(encoder.shape), {}, encoder, seed=0) for method in methods]
     assert rows[0] is rows[2]
     assert not torch.equal(rows[0], rows[1])
@@ -23,7 +23,7 @@ def test_what_a_run_does_not_have_stays_zero_in_its_slot() -> None:
     encoder = tiny_with_words()
     own = {"a": Spec((2, 3), "ones"), "b": Spec((2,), "ones")}
     whole = {"a": Spec((4, 3), "zeros"), "b": Spec((2,), "zeros"), "padding": Spec((5,), "zeros", trained=False)}
-    stack = Stack(whole, 2, AdamSettings(), encoder)
+    stack = TrainingSlots(whole, 2, AdamSettings(), encoder)
     slot, index = stack.take(), stack.index(own)
     row = torch.arange(1.0, 9.0)[None]
     stack.write(stack.slots.buffer, slot, index, row)

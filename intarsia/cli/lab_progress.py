@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from intarsia.console import err, score, seconds
+from intarsia.cli.console import err
+from intarsia.formatting import score, seconds
 
 if TYPE_CHECKING:
     from intarsia.lab import no_bert
@@ -68,7 +69,7 @@ def _left(moment: Moment) -> str:
 
 
 @contextmanager
-def search_status(*, quiet: bool = False) -> Iterator[no_bert.Watch | None]:
+def search_status(*, quiet: bool = False) -> Iterator[no_bert.SearchWatch | None]:
     """What is being tried, on one line; on something that is no terminal, a line for each tenth of the search."""
     if quiet:
         yield None
@@ -79,7 +80,7 @@ def search_status(*, quiet: bool = False) -> Iterator[no_bert.Watch | None]:
             yield lambda p: status.update(f"baseline: {p}")
 
 
-def _tenths() -> no_bert.Watch:
+def _tenths() -> no_bert.SearchWatch:
     shown = -1
 
     def watch(p: no_bert.Progress) -> None:

@@ -38,7 +38,7 @@ def fixed_size(tokens: int) -> int:
     return max(SMALLEST, aligned(tokens, step))
 
 
-class Tables:
+class DeviceTables:
     """For passes of `size` tokens of up to `slots` slots and `rows` segments (padding apart)."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Passes of fixed shape compute what other passes compute. On a GPU, or in Triton's interpreter."""
+"""RecordedPasses of fixed shape compute what other passes compute. On a GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
 from tagged import colours, riddles  # noqa: E402
 
-from intarsia.encoder.fixed import FixedNoise  # noqa: E402
-from intarsia.encoder.load import Encoder  # noqa: E402
+from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
+from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
     IA3,
     PAL,
@@ -43,9 +43,9 @@ from intarsia.methods import (  # noqa: E402
 )
 from intarsia.methods.method import Ending  # noqa: E402
 from intarsia.tasks import load_data  # noqa: E402
+from intarsia.train.cuda_graph import GraphStepper, can_record, shape_key  # noqa: E402
 from intarsia.train.job import Job, Settings  # noqa: E402
 from intarsia.train.loop import train_together  # noqa: E402
-from intarsia.train.recorded import Recorded, can_record, shape_key  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
 
@@ -76,7 +76,7 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, method) for i in range(3)]
     assert len({shape_key(j) for j in jobs}) == 1
-    recorded = Recorded(jobs[0], encoder, 4)
+    recorded = GraphStepper(jobs[0], encoder, 4)
     together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -85,8 +85,8 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     found = list(recorded.losses(wait=True))
     expected = [step_together([(run, rows)])[0] for rows in batches for run in alone]
     assert [loss for _, loss in found] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    said = recorded.predict(together, "dev")
-    for run, other, mine in zip(together, alone, said, strict=True):
+    predictions = recorded.predict(together, "dev")
+    for run, other, mine in zip(together, alone, predictions, strict=True):
         for name, ours in run.tensors().items():
             theirs = other.tensors()[name]
             scale = max(1e-3, float(theirs.abs().max()))
@@ -99,7 +99,7 @@ def test_a_prefix_beside_relative_positions() -> None:
     """MPNet's own keys have a distance, a prefix has none; and one that begins above the lowest layer."""
     encoder = tiny_mpnet().to(DEVICE)
     one = job(0, Prefix(3, layers=(1,)))
-    recorded = Recorded(one, encoder, 2)
+    recorded = GraphStepper(one, encoder, 2)
     run, alone = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
@@ -113,7 +113,7 @@ def test_adapters_of_other_sizes_share_a_stack() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(size, std=0.1**i), batch_size=4) for i, size in enumerate((3, 8, 5))]
     assert len({shape_key(j) for j in jobs}) == 1 != len({shape_key(jobs[0]), shape_key(job(0, Bottleneck(65)))})
-    recorded = Recorded(jobs[0], encoder, 3)
+    recorded = GraphStepper(jobs[0], encoder, 3)
     assert recorded.stack.slots.width % 64 == 0  # for wide loads
     together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
@@ -147,7 +147,7 @@ def test_fine_tuning_learns_what_it_learns_elsewhere(family: str, method: Method
     encoder = (tiny_with_words() if family == "bert" else tiny_mpnet()).to(DEVICE)
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
     jobs = [job(i, method) for i in range(2)]
-    recorded = Recorded(jobs[0], encoder, 4)
+    recorded = GraphStepper(jobs[0], encoder, 4)
     assert recorded.stack.slots.capacity == 1 and not recorded.accepts(jobs[1])  # it has another number of labels
     run, alone = Run(jobs[0], encoder, stack=recorded.stack_for), Run(jobs[0], encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
@@ -180,10 +180,10 @@ def test_each_phase_learns_what_it_learns_elsewhere(
     noise = Noise([0], torch.device("cpu"))
     monkeypatch.setattr(kernel, "gated", gated)  # the same numbers: gates are drawn in another way there
     monkeypatch.setattr(Noise, "uniform", numbers)
-    monkeypatch.setattr(FixedNoise, "uniform", numbers)
+    monkeypatch.setattr(DeviceNoise, "uniform", numbers)
     encoder = (tiny_with_words() if family == "bert" else tiny_mpnet()).to(DEVICE)
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
-    recorded = Recorded(job(0, method), encoder, 4)
+    recorded = GraphStepper(job(0, method), encoder, 4)
     run, alone = Run(job(0, method), encoder, stack=recorded.stack_for), Run(job(0, method), encoder)
     end = method.end_phase
     for phase in alone.phases:
@@ -231,7 +231,7 @@ def as_it_was(ending: Ending, other: Run) -> Ending:
 def test_a_run_resumes_in_its_second_phase() -> None:
     encoder = tiny_with_words().to(DEVICE)
     method = LotteryTicket(entries=100)
-    recorded = Recorded(job(0, method), encoder, 4)
+    recorded = GraphStepper(job(0, method), encoder, 4)
     run = Run(job(0, method), encoder, stack=recorded.stack_for)
     recorded.step([(run, [0, 1, 2, 3])])
     run.next_phase()
@@ -239,7 +239,7 @@ def test_a_run_resumes_in_its_second_phase() -> None:
     stored = {name: tensor.clone() for name, tensor in run.tensors().items()}
     state = copy.deepcopy(run.state)
     recorded.step([(run, [6, 7])])
-    other = Recorded(job(0, method), encoder, 4)
+    other = GraphStepper(job(0, method), encoder, 4)
     again = Run(job(0, method), encoder, stack=other.stack_for)
     again.resume(state, stored)
     other.step([(again, [6, 7])])
@@ -259,7 +259,7 @@ def test_heads_that_read_tokens(kind: str, method: Method) -> None:
         for i, (content, option) in enumerate(zip(contents, options, strict=True))
     ][: 1 if method.changes_base else 2]
     assert len({shape_key(j) for j in jobs}) == 1
-    recorded = Recorded(jobs[0], encoder, 3)
+    recorded = GraphStepper(jobs[0], encoder, 3)
     together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
@@ -285,7 +285,7 @@ def test_long_texts() -> None:
     for i, row in enumerate(content):
         row["text"] = " ".join([row["text"]] * (1 + 8 * (i % 3)))
     j = Job("long", load_data(content), Bottleneck(8), settings=Settings(batch_size=4, dropout=False, max_length=200))
-    recorded = Recorded(j, encoder, 2)
+    recorded = GraphStepper(j, encoder, 2)
     run, other = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
     assert run.tokens["train"].longest > 128
     for rows in ([0, 1, 2, 3], [4, 5]):
@@ -299,7 +299,7 @@ def test_long_texts() -> None:
 def test_every_pooling(pooling: str) -> None:
     encoder = tiny_with_words().to(DEVICE)
     j = job(0, LayerNorms(), pooling=pooling)
-    recorded = Recorded(j, encoder, 2)
+    recorded = GraphStepper(j, encoder, 2)
     run, alone = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
     recorded.step([(run, [0, 1, 2])])
     expected = step_together([(alone, [0, 1, 2])])[0]
@@ -312,7 +312,7 @@ def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
     jobs = [job(i, Bottleneck(4), dropout=True) for i in range(3)]
 
     def after_two_steps(which: list[int]) -> torch.Tensor:
-        recorded = Recorded(jobs[0], encoder, 3)
+        recorded = GraphStepper(jobs[0], encoder, 3)
         runs = {i: Run(jobs[i], encoder, stack=recorded.stack_for) for i in which}
         for rows in ([0, 1, 2, 3], [5, 6, 7]):
             recorded.step([(run, rows) for run in runs.values()])
@@ -330,11 +330,11 @@ def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
 def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(4)) for i in range(2)]
-    recorded = Recorded(jobs[0], encoder, 3)
+    recorded = GraphStepper(jobs[0], encoder, 3)
     bad, good = (Run(j, encoder, stack=recorded.stack_for) for j in jobs)
     alone = Run(jobs[1], encoder)
     recorded.stack.slots.buffer[bad.slot] = math.nan
-    recorded.stack.low[bad.slot] = math.nan
+    recorded.stack.low_precision[bad.slot] = math.nan
     for _ in range(2):
         recorded.step([(bad, [0, 1, 2]), (good, [0, 1, 2])])
         step_together([(alone, [0, 1, 2])])
@@ -352,7 +352,7 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
 def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
-    recorded = Recorded(jobs[0], encoder, 3)
+    recorded = GraphStepper(jobs[0], encoder, 3)
     recorded.most = 8
     runs, alone = [Run(j, encoder, stack=recorded.stack_for) for j in jobs], [Run(j, encoder) for j in jobs]
     recorded.step([(run, [0, 1, 2]) for run in runs])
@@ -374,7 +374,7 @@ def test_every_method_trains_in_bf16(method: Method) -> None:
 
 def test_a_slot_that_rests_is_left_alone() -> None:
     encoder = tiny_with_words().to(DEVICE)
-    recorded = Recorded(job(0, LayerNorms()), encoder, 2)
+    recorded = GraphStepper(job(0, LayerNorms()), encoder, 2)
     runs = [Run(job(0, LayerNorms(), seed=s), encoder, stack=recorded.stack_for) for s in range(2)]
     recorded.step([(run, [0, 1]) for run in runs])
     before = {k: v.clone() for k, v in runs[1].tensors().items()}

@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.func import functional_call
 
 from intarsia.encoder.attach import attach
-from intarsia.encoder.fixed import FixedBatch
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
-from intarsia.encoder.prefix import Span
 from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.sites import Shape, family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
+from intarsia.encoder.span import Span
+from intarsia.encoder.spec import BaseTensor
+from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.word_head import read_word_head
 from intarsia.errors import EncoderError
-from intarsia.methods.method import Found
 
 _TOLERANCE = 1e-4  # of the self-check at attaching: float32 rounding, with room for other kernels
 
@@ -100,7 +100,7 @@ class Encoder:
         """The frozen weights, by their names in the `transformers` model. Not to be written to."""
         return self._weights
 
-    def at_site(self, site: str, layer: int, kind: str) -> Found:
+    def at_site(self, site: str, layer: int, kind: str) -> BaseTensor:
         """The frozen `weight` or `bias` at a site, or of the pooler, and which parameter (rows of which) that is."""
         if site == "pooler":
             name = f"{self.family.pooler}.{kind}"
@@ -112,7 +112,7 @@ class Encoder:
         if self.family.fused_query_key_value and site in (fused := ("query", "key", "value")):
             third = whole.shape[0] // 3
             rows = slice(fused.index(site) * third, (fused.index(site) + 1) * third)
-        return Found(name, rows, whole if rows.stop - rows.start == whole.shape[0] else whole[rows])
+        return BaseTensor(name, rows, whole if rows.stop - rows.start == whole.shape[0] else whole[rows])
 
     @property
     def pooler(self) -> tuple[Tensor, Tensor] | None:
@@ -141,7 +141,7 @@ class Encoder:
 
     def forward(
         self,
-        batch: Batch | FixedBatch,
+        batch: Batch | StaticBatch,
         groups: Sequence[Group] = (),
         *,
         training: bool = False,
@@ -192,7 +192,7 @@ class Encoder:
                 self.switchboard.behind_layer = None
         return [*(h.reshape(-1, h.shape[-1]) for h in found[:-1]), last]
 
-    def _run(self, batch: Batch | FixedBatch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
+    def _run(self, batch: Batch | StaticBatch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
         positions = batch.positions + self.first_position
         inputs = {"input_ids": batch.ids, "position_ids": positions}
         if self.family.token_types:

@@ -22,30 +22,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intarsia.encoder.fixed import FixedBatch, FixedNoise, FixedRuns
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import OUTSIDE
+from intarsia.encoder.static_shape import DeviceNoise, DeviceOwners, StaticBatch
 from intarsia.kernels import LONGEST, LONGEST_PREFIX, available
 from intarsia.methods import Bottleneck, Method, Prefix, Spec, to_dict
 from intarsia.methods.method import Phase
-from intarsia.tasks.answering import learned_answers
 from intarsia.tasks.heads import Head
-from intarsia.train.floor import Rows
+from intarsia.tasks.kind_registry import kind_for
+from intarsia.train.device_tables import DeviceTables, Share, aligned, fixed_size
 from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
-from intarsia.train.passes import Pass, Passes
-from intarsia.train.plan import Share, Tables, aligned, fixed_size
+from intarsia.train.recorded_passes import RecordedPass, RecordedPasses
 from intarsia.train.run import Run, head_specs
-from intarsia.train.stack import Stack
+from intarsia.train.stepper import RowPredictions
 from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses
+from intarsia.train.training_slots import TrainingSlots
 
 ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
 WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
 SMALL_HEAD = 32  # outputs: smaller heads are padded to so many, larger ones to the next power of two
 ROW = 64  # a slot's parameters are padded to a multiple: kernels load several at once from such addresses alone
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
-RUNGS = (64, 256)  # sizes that smaller adapters are padded to
+PADDED_SIZES = (64, 256)  # sizes that smaller adapters are padded to
 EVALUATION = 16384  # tokens of a pass that only answers
 
 
@@ -66,7 +66,7 @@ def can_record(job: Job, encoder: Encoder) -> bool:
         and getattr(method, "inner_norm", None) != "batch"
         and method.row_width(shape) in (None, shape.width)
         and job.settings.max_length <= LONGEST
-        and job.settings.prefix_dropout  # stored states are for other passes
+        and job.settings.trunk_dropout  # stored states are for other passes
     )
 
 
@@ -85,34 +85,34 @@ def padded(method: Method) -> Method:
     """
     if not isinstance(method, Bottleneck) or method.inner_norm != "none" or method.multiplicative:
         return method
-    size = next((rung for rung in RUNGS if method.size <= rung), method.size)
+    size = next((size_step for size_step in PADDED_SIZES if method.size <= size_step), method.size)
     return dataclasses.replace(method, size=size, std=0.0)
 
 
 def _outputs(job: Job) -> int:
     if job.data.kind in TOKEN_KINDS:
-        return learned_answers(job.data).outputs
+        return kind_for(job.data).outputs
     if job.method.changes_base:  # alone in its stack
         return 1 if job.data.kind == "score" else len(job.data.labels)
     return max(SMALL_HEAD, 1 << (max(1, len(job.data.labels)) - 1).bit_length())
 
 
-class Recorded:
+class GraphStepper:
     """A stack of runs of one shape, and the passes recorded for them."""
 
-    def __init__(self, job: Job, encoder: Encoder, seats: int) -> None:
+    def __init__(self, job: Job, encoder: Encoder, wanted: int) -> None:
         self.encoder, self.key = encoder, shape_key(job)
         self.method, self.pooling, self.settings = padded(job.method), job.pooling, job.settings
         shape = encoder.shape
         self.reads_tokens = job.data.kind in TOKEN_KINDS
-        self.kind, self.seats = job.data.kind, seats
+        self.kind, self.wanted = job.data.kind, wanted
         self.each, self.outputs = job.settings.batch_size, _outputs(job)
         self.head_specs = head_specs(job, Head(self.outputs, "none" if self.reads_tokens else job.pooling), shape)
         first = self.method.phases(shape)[0]
         self.phase, self.kept = first.name, dict[str, Tensor]()
         self._build(first)
         self.places = self.method.places(shape)
-        self.passes = Passes()
+        self.passes = RecordedPasses()
         self.longest, self.align = ALIGN, 0
         self.tokens = tokens_a_pass(encoder)  # once: what it takes itself must not count against it
         self.most = 2 * self.tokens
@@ -120,27 +120,27 @@ class Recorded:
 
     def _build(self, phase: Phase) -> None:
         """A stack for a phase's tensors and for heads."""
-        encoder, alone = self.encoder, self.method.changes_base
+        encoder, exclusive = self.encoder, self.method.changes_base
         specs = {f"method.{k}": v for k, v in phase.specs.items()} | self.head_specs
         size = sum(spec.size for spec in specs.values())
-        if not alone and (lacking := -size % ROW):
+        if not exclusive and (lacking := -size % ROW):
             specs["padding"] = Spec((lacking,), "zeros", trained=False)
         # Where a phase's tensors are the weights as they are, nothing but their values in the base's precision is used.
-        whole = alone and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
-        slots = 1 if alone else _slots(self.seats, size, encoder)
-        self.stack = Stack(specs, slots, self.settings.adam, encoder, low=whole or not alone)
+        whole = exclusive and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
+        slots = 1 if exclusive else _slots(self.wanted, size, encoder)
+        self.stack = TrainingSlots(specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive)
         if self.reads_tokens:
             longest = self.settings.max_length
             self.heads: HeadLosses = TokenLosses(self.kind, self.stack, encoder, self.each, self.outputs, longest)
         else:
             self.heads = HeadLosses(self.stack, encoder, self.pooling, self.each, self.outputs)
-        self.low = self.stack.slots.views(self.stack.low)
+        self.low_precision = self.stack.slots.views(self.stack.low_precision)
         self.leaves = self.stack.leaves
         if whole:
-            own = {k: v.detach().requires_grad_() for k, v in self.low.items() if k.startswith("method.")}
+            own = {k: v.detach().requires_grad_() for k, v in self.low_precision.items() if k.startswith("method.")}
             self.leaves = self.leaves | own
 
-    def stack_for(self, run: Run) -> Stack:
+    def stack_for(self, run: Run) -> TrainingSlots:
         """What a run takes a slot of, in the phase that it enters: one that is alone here gets a new stack for it."""
         if run.phase.name != self.phase or run.kept or self.kept:
             self.passes.clear()  # they compute with what the last phase kept
@@ -191,7 +191,7 @@ class Recorded:
                 yield run, values[slot]
 
     @torch.no_grad()
-    def predict(self, runs: Sequence[Run], part: str) -> list[Rows]:
+    def predict(self, runs: Sequence[Run], part: str) -> list[RowPredictions]:
         """What each run says of each row of a part: probabilities (or scores), or those of each token."""
         logits: list[list[Tensor]] = [[] for _ in runs]
         with self._on_device():
@@ -204,13 +204,15 @@ class Recorded:
                     own = int(runs[i].tokens[part].lengths[rows].sum()) if self.reads_tokens else len(rows)
                     logits[i].append(runs[i].head_logits(states[at : at + own].float(), {}, None))
                     at += aligned(own, self.align) if self.reads_tokens else own
-        return [self._said(run, part, torch.cat(own)) for run, own in zip(runs, logits, strict=True)]  # waits here only
+        return [
+            self._predictions(run, part, torch.cat(own)) for run, own in zip(runs, logits, strict=True)
+        ]  # waits here only
 
-    def _said(self, run: Run, part: str, logits: Tensor) -> Rows:
-        said = run.answers.said(logits, run.tokens[part].segments if self.reads_tokens else [])
-        return said if self.reads_tokens else np.stack(said)
+    def _predictions(self, run: Run, part: str, logits: Tensor) -> RowPredictions:
+        predictions = run.task_kind.predictions(logits, run.tokens[part].segments if self.reads_tokens else [])
+        return predictions if self.reads_tokens else np.stack(predictions)
 
-    def _pass(self, shares: Sequence[Share], *, training: bool) -> Pass:
+    def _pass(self, shares: Sequence[Share], *, training: bool) -> RecordedPass:
         longest = max(share.tokens.longest for share in shares)
         own = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
         if longest > self.longest or not self.align:
@@ -221,26 +223,26 @@ class Recorded:
         return self.passes.fitting(size, training, self._train_in if training else self._answer_in)
 
     def _aligned_to(self, shares: Sequence[Share]) -> int:
-        if isinstance(self.method, Bottleneck) and self.method.size > RUNGS[0]:
+        if isinstance(self.method, Bottleneck) and self.method.size > PADDED_SIZES[0]:
             return WIDE_ALIGN
         mean = np.mean([share.tokens.lengths.mean() for share in shares])
         return WIDE_ALIGN if mean * self.each >= MANY else ALIGN
 
-    def _train_in(self, size: int) -> tuple[Tables, Callable[[], Any]]:
+    def _train_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
         tables = self._tables(size, self.stack.slots.capacity * self.each, self.each)
         return tables, lambda: self._train(tables)
 
-    def _answer_in(self, size: int) -> tuple[Tables, Callable[[], Any]]:
+    def _answer_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
         tables = self._tables(size, size // 2, None)
         return tables, lambda: self._answer(tables)
 
-    def _tables(self, size: int, rows: int, each: int | None) -> Tables:
-        return Tables(size, self.stack.slots.capacity, rows, each, self.align, self.longest, self.encoder.device)
+    def _tables(self, size: int, rows: int, each: int | None) -> DeviceTables:
+        return DeviceTables(size, self.stack.slots.capacity, rows, each, self.align, self.longest, self.encoder.device)
 
-    def _forward(self, tables: Tables, noise: FixedNoise | None, leaves: dict[str, Tensor]) -> Tensor:
-        low = {k.removeprefix("method."): v for k, v in self.low.items() if k.startswith("method.")}
-        runs = FixedRuns(tables.layout(), low)
-        batch = FixedBatch(tables["ids"], tables["types"], tables["positions"], runs)
+    def _forward(self, tables: DeviceTables, noise: DeviceNoise | None, leaves: dict[str, Tensor]) -> Tensor:
+        low_precision = {k.removeprefix("method."): v for k, v in self.low_precision.items() if k.startswith("method.")}
+        runs = DeviceOwners(tables.layout(), low_precision)
+        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], runs)
         tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
         training, encoder = noise is not None, self.encoder
         if self.method.changes_base:
@@ -251,26 +253,27 @@ class Recorded:
         group = Group(self.method, self.places, tensors, 0, (), ())
         return encoder.forward(batch, [group], training=training, noise=noise)
 
-    def _train(self, tables: Tables) -> None:
+    def _train(self, tables: DeviceTables) -> None:
         from intarsia.kernels import adam
 
         stack, leaves = self.stack, self.leaves
-        noise = FixedNoise(tables.layout(), dropout=self.settings.dropout)
+        noise = DeviceNoise(tables.layout(), dropout=self.settings.dropout)
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
             losses = self.heads.losses(states, tables, noise, leaves)
             penalty = self._penalty(leaves, noise)
             gradient = stack.slots.gradient(losses.sum() if penalty is None else losses.sum() + penalty, leaves)
         s = stack.adam.settings
+        copy = None if stack.low_precision is stack.slots.buffer else stack.low_precision
         norms = torch.linalg.vector_norm(gradient, dim=1)
         adam.step(
-            stack.slots.buffer, None if stack.low is stack.slots.buffer else stack.low, gradient, stack.adam.first,
+            stack.slots.buffer, copy, gradient, stack.adam.first,
             stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads["rates"],
             self.heads["corrections"], norms, tables["active"],
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip
 
-    def _penalty(self, leaves: Mapping[str, Tensor], noise: FixedNoise) -> Tensor | None:
+    def _penalty(self, leaves: Mapping[str, Tensor], noise: DeviceNoise) -> Tensor | None:
         """What the method adds to the loss."""
         if not self.method.changes_base:
             return None
@@ -278,7 +281,7 @@ class Recorded:
         return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights, noise)
 
     @torch.no_grad()
-    def _answer(self, tables: Tables) -> Tensor:
+    def _answer(self, tables: DeviceTables) -> Tensor:
         from intarsia.kernels import rows
 
         states = self._forward(tables, None, {k: v.detach() for k, v in self.leaves.items()})
@@ -297,12 +300,12 @@ def tokens_a_pass(encoder: Encoder) -> int:
     return max(1024, min(TOKENS, int(free / 4 / a_token)))
 
 
-def _slots(seats: int, size: int, encoder: Encoder) -> int:
+def _slots(wanted: int, size: int, encoder: Encoder) -> int:
     """As many as asked for, or as a third of the free memory holds: a slot is some seven rows of floats."""
     if encoder.device.type != "cuda":
-        return seats
+        return wanted
     free, _ = torch.cuda.mem_get_info(encoder.device)
-    return max(1, min(seats, int(free / 3 / (size * 28))))
+    return max(1, min(wanted, int(free / 3 / (size * 28))))
 
 
 def _seed(run: Run) -> int:

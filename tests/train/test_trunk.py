@@ -12,23 +12,23 @@ import pytest
 import torch
 from families import opinions, tiny_with_words
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import pack
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Bottleneck, Features, Full, LoRA, Method, TopLayers
 from intarsia.methods.method import lowest
 from intarsia.tasks import TaskData, load_data
-from intarsia.train import prefix as prefix_module
 from intarsia.train import step
+from intarsia.train import trunk as trunk_module
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.grid import Grid, read_grid
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Trained, train, train_together
-from intarsia.train.prefix import PrefixCache, free_memory
 from intarsia.train.run import Run
 from intarsia.train.step import logits_together
 from intarsia.train.tokens import Tokenizer
+from intarsia.train.trunk import TrunkCache, free_memory
 
 PLENTY = 1 << 30
 UPPER = Bottleneck(6, layers=(1, 2))
@@ -37,7 +37,7 @@ TOP = Bottleneck(4, layers=(2,))
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_module, "CHUNK", {"cpu": 40})
+    monkeypatch.setattr(trunk_module, "CHUNK", {"cpu": 40})
 
 
 def exact() -> Encoder:
@@ -45,7 +45,7 @@ def exact() -> Encoder:
 
 
 def job(method: Method = UPPER, data: TaskData | None = None, name: str = "one", **changes: object) -> Job:
-    options = {"learning_rate": 3e-3, "epochs": 3, "batch_size": 6, "prefix_dropout": False, **changes}
+    options = {"learning_rate": 3e-3, "epochs": 3, "batch_size": 6, "trunk_dropout": False, **changes}
     return Job(name, data or load_data(opinions(40)), method, settings=Settings(**options))  # type: ignore[arg-type]
 
 
@@ -113,9 +113,9 @@ def test_training_ends_where_it_would_with_the_lower_layers_in_every_pass(
 
 def test_dropout_below_is_on_unless_it_is_turned_off() -> None:
     encoder = exact()
-    on, off = (train(job(dropout=True, prefix_dropout=p), encoder) for p in (True, False))
+    on, off = (train(job(dropout=True, trunk_dropout=p), encoder) for p in (True, False))
     assert furthest(on, off) > 1e-4
-    on, off = (train(job(dropout=False, prefix_dropout=p), encoder) for p in (True, False))
+    on, off = (train(job(dropout=False, trunk_dropout=p), encoder) for p in (True, False))
     assert furthest(on, off) <= 1e-9
 
 
@@ -123,7 +123,7 @@ def test_dropout_below_is_on_unless_it_is_turned_off() -> None:
 def test_a_method_that_acts_in_the_lowest_layer_has_no_prefix(method: Method) -> None:
     encoder = tiny_with_words()
     changes = {"epochs": 1, "dropout": True}
-    assert furthest(*(train(job(method, prefix_dropout=p, **changes), encoder) for p in (True, False))) == 0.0
+    assert furthest(*(train(job(method, trunk_dropout=p, **changes), encoder) for p in (True, False))) == 0.0
 
 
 @pytest.mark.parametrize("seats", [1, 3, 9])
@@ -158,7 +158,7 @@ def test_jobs_share_a_pass_only_where_their_dropout_is_the_same() -> None:
     drops = {"data": data, "epochs": 1, "dropout": True}
     assert most(job(UPPER, **drops), job(LoRA(2, layers=(1,)), **drops)) == 2  # type: ignore[arg-type]
     assert most(job(UPPER, **drops), job(TOP, **drops)) == 1  # type: ignore[arg-type]
-    assert most(job(UPPER, **drops), job(UPPER, prefix_dropout=True, **drops)) == 1  # type: ignore[arg-type]
+    assert most(job(UPPER, **drops), job(UPPER, trunk_dropout=True, **drops)) == 1  # type: ignore[arg-type]
     still = {**drops, "dropout": False}
     assert most(job(UPPER, **still), job(TOP, **still)) == 2  # type: ignore[arg-type]
 
@@ -177,20 +177,20 @@ def test_wherever_states_are_kept_the_weights_are_the_same(dropout: bool, tmp_pa
     expected = train(job(dropout=dropout), encoder)
     sizes = []
     for memory, disk in ((PLENTY, 0), (0, PLENTY), (20_000, PLENTY), (20_000, 30_000), (0, 0)):
-        cache = PrefixCache(encoder, tmp_path, memory_budget=memory, disk_budget=disk)
+        cache = TrunkCache(encoder, tmp_path, memory_budget=memory, disk_budget=disk)
         used: dict[str, int] = {}
 
-        def watch(_: Progress, cache: PrefixCache = cache, used: dict[str, int] = used) -> None:
+        def watch(_: Progress, cache: TrunkCache = cache, used: dict[str, int] = used) -> None:
             for where in ("memory", "disk"):
                 used[where] = sum(shelf.used(where) for shelf in cache.shelves.values())
 
         one = job(dropout=dropout)
         if memory + disk < PLENTY:
             with pytest.warns(UserWarning, match="computed at each use"), counted(encoder) as tokens:
-                found = train(one, encoder, prefix=cache, watch=watch)
+                found = train(one, encoder, trunk=cache, watch=watch)
         else:
             with counted(encoder) as tokens:
-                found = train(one, encoder, prefix=cache, watch=watch)
+                found = train(one, encoder, trunk=cache, watch=watch)
         assert furthest(found, expected) <= 1e-9
         assert used["memory"] <= memory and used["disk"] <= disk
         assert not list(tmp_path.iterdir()) and not cache.shelves
@@ -207,9 +207,9 @@ def test_a_disk_that_is_full_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ChunkFile, "write", full)
-    cache = PrefixCache(encoder, tmp_path, memory_budget=0, disk_budget=PLENTY)
+    cache = TrunkCache(encoder, tmp_path, memory_budget=0, disk_budget=PLENTY)
     with pytest.warns(UserWarning, match="computed at each use"):
-        found = train(job(), encoder, prefix=cache)
+        found = train(job(), encoder, trunk=cache)
     assert furthest(found, train(job(), encoder)) <= 1e-9
 
 
@@ -222,9 +222,9 @@ def killed(at: int, encoder: Encoder, folder: Path, **budgets: int) -> None:
         if progress.step == at:
             raise Killed
 
-    cache = PrefixCache(encoder, folder, **budgets)  # type: ignore[arg-type]
+    cache = TrunkCache(encoder, folder, **budgets)  # type: ignore[arg-type]
     with pytest.raises(Killed):
-        train(job(), encoder, state_file=folder / "state.safetensors", watch=kill, save_every=0.0, prefix=cache)
+        train(job(), encoder, state_file=folder / "state.safetensors", watch=kill, save_every=0.0, trunk=cache)
 
 
 @pytest.mark.parametrize("memory", [0, PLENTY], ids=["disk", "memory"])
@@ -233,9 +233,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(at: int, memory: int, 
     encoder = tiny_with_words()
     expected = train(job(), encoder)
     killed(at, encoder, tmp_path, memory_budget=memory, disk_budget=PLENTY)
-    cache = PrefixCache(encoder, tmp_path, memory_budget=memory, disk_budget=PLENTY)
+    cache = TrunkCache(encoder, tmp_path, memory_budget=memory, disk_budget=PLENTY)
     with counted(encoder) as tokens:
-        found = train(job(), encoder, state_file=tmp_path / "state.safetensors", prefix=cache)
+        found = train(job(), encoder, state_file=tmp_path / "state.safetensors", trunk=cache)
     assert furthest(found, expected) == 0.0
     if memory == 0 and at == 7:  # all training rows and the dev rows were on disk
         assert tokens[0] == 0
@@ -254,13 +254,13 @@ def test_torn_and_foreign_files_are_computed_again(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         killed(7, encoder, folder, memory_budget=0, disk_budget=PLENTY)
-        stored = list(folder.glob("prefix-*.states"))
+        stored = list(folder.glob("trunk-*.states"))
         assert len(stored) == 2  # train and dev
         for path in stored:
             path.write_bytes(damage(path.read_bytes()))
-        cache = PrefixCache(encoder, folder, memory_budget=0, disk_budget=PLENTY)
+        cache = TrunkCache(encoder, folder, memory_budget=0, disk_budget=PLENTY)
         with counted(encoder) as tokens:
-            found = train(job(), encoder, state_file=folder / "state.safetensors", prefix=cache)
+            found = train(job(), encoder, state_file=folder / "state.safetensors", trunk=cache)
         assert furthest(found, expected) == 0.0 and tokens[0] > 0
 
 
@@ -271,9 +271,9 @@ def test_states_of_data_that_nobody_learns_from_make_room(tmp_path: Path) -> Non
     tokens = [sum(len(r.ids) for r in part) for part in rows]
     need = max(tokens) * 32 * 8
     for budgets in ({"memory_budget": need, "disk_budget": 0}, {"memory_budget": 0, "disk_budget": need}):
-        cache = PrefixCache(encoder, tmp_path, **budgets)  # type: ignore[arg-type]
+        cache = TrunkCache(encoder, tmp_path, **budgets)  # type: ignore[arg-type]
         with counted(encoder) as through:
-            together(jobs, encoder, 1, prefix=cache)
+            together(jobs, encoder, 1, trunk=cache)
         assert through[0] == sum(tokens)  # no row twice, though only one job's states fit
     assert not list(tmp_path.iterdir())
 
@@ -282,7 +282,7 @@ def test_other_layers_data_and_bases_have_other_files(tmp_path: Path) -> None:
     encoder, other = exact(), tiny_with_words(seed=1).to(dtype=torch.float64)
     data, more = load_data(opinions(30)), load_data(opinions(30, seed=1))
     for base, layer, part in ((encoder, 1, data), (encoder, 2, data), (encoder, 1, more), (other, 1, data)):
-        cache = PrefixCache(base, tmp_path, memory_budget=0, disk_budget=PLENTY)
+        cache = TrunkCache(base, tmp_path, memory_budget=0, disk_budget=PLENTY)
         tokens = Tokenizer(base)(part, 16)["train"]
         found = cache.states(layer, [(tokens, [3, 0, 3]), (tokens, [5])])
         segments = [tokens.segments[r] for r in (3, 0, 3, 5)]
@@ -292,7 +292,7 @@ def test_other_layers_data_and_bases_have_other_files(tmp_path: Path) -> None:
 
 def test_evaluation_uses_what_is_kept() -> None:
     encoder = exact()
-    runs = [Run(job(prefix_dropout=p), encoder) for p in (True, False)]
+    runs = [Run(job(trunk_dropout=p), encoder) for p in (True, False)]
     with torch.no_grad():
         whole, kept = (logits_together([(run, range(4))], "dev")[0] for run in runs)
     assert (whole - kept).abs().max() <= 1e-9
@@ -302,17 +302,17 @@ def test_evaluation_uses_what_is_kept() -> None:
 
 
 def test_the_setting_is_part_of_a_job_and_of_a_grid(tmp_path: Path) -> None:
-    assert Settings().prefix_dropout
-    keys = {job(prefix_dropout=p).key("base") for p in (True, False)}
-    assert len(keys) == 2 and job().describe()["prefix_dropout"] is False
+    assert Settings().trunk_dropout
+    keys = {job(trunk_dropout=p).key("base") for p in (True, False)}
+    assert len(keys) == 2 and job().describe()["trunk_dropout"] is False
     path = tmp_path / "grid.toml"
     path.write_text('methods = ["houlsby-8"]\nprefix_dropout = false\n')
     grid, data = read_grid(str(path)), load_data(opinions(30))
-    assert not grid.jobs("one", data)[0].settings.prefix_dropout
-    assert not grid.jobs("one", data, prefix_dropout=None)[0].settings.prefix_dropout
-    assert grid.jobs("one", data, prefix_dropout=True)[0].settings.prefix_dropout
-    assert Grid().jobs("one", data)[0].settings.prefix_dropout
-    path.write_text("prefix_dropout = [false]\n")
+    assert not grid.jobs("one", data)[0].settings.trunk_dropout
+    assert not grid.jobs("one", data, trunk_dropout=None)[0].settings.trunk_dropout
+    assert grid.jobs("one", data, trunk_dropout=True)[0].settings.trunk_dropout
+    assert Grid().jobs("one", data)[0].settings.trunk_dropout
+    path.write_text("trunk_dropout = [false]\n")
     with pytest.raises(IntarsiaError, match="true or false was expected"):
         read_grid(str(path))
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import by_token_budget, pack
 from intarsia.encoder.sites import Shape
 from intarsia.methods.method import lowest
@@ -31,14 +31,14 @@ CHUNK = {"cpu": 1024, "cuda": 16384}  # tokens
 SHARE = 4  # a quarter of what is free is the budget, unless told otherwise
 
 
-def prefix_layer(job: Job, shape: Shape) -> int:
+def trunk_layer(job: Job, shape: Shape) -> int:
     """The layer at which the job's passes begin, with states that are kept; 0: they begin with the embeddings."""
-    if job.settings.prefix_dropout or job.method.cached:
+    if job.settings.trunk_dropout or job.method.cached:
         return 0
     return lowest(job.method, shape)
 
 
-class PrefixCache:
+class TrunkCache:
     """Shared by all jobs of one queue. Budgets are bytes; None: a quarter of what is free at first use."""
 
     def __init__(
@@ -54,7 +54,7 @@ class PrefixCache:
         self.memory_budget, self.disk_budget = memory_budget, disk_budget
         self.shelves: dict[tuple[int, int], Shelf] = {}
         self.expected: tuple[Sequence[Parts], Collection[int]] | None = None
-        self.said = False
+        self.predictions = False
 
     @torch.no_grad()
     def states(self, layer: int, wanted: Sequence[tuple[Tokens, Sequence[int]]]) -> Tensor:
@@ -138,8 +138,8 @@ class PrefixCache:
                     loose[shelf, rows[i]] = own
 
     def _say(self) -> None:
-        if not self.said:
-            self.said = True
+        if not self.predictions:
+            self.predictions = True
             warnings.warn(
                 f"the states of the lower layers do not all fit into {_gib(self.memory_budget)} of memory and "
                 f"{_gib(self.disk_budget)} of disk: the rest is computed at each use, which is slower and changes "
@@ -166,7 +166,7 @@ class Shelf:
         self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
-            self.path = folder / f"prefix-{states_key(encoder, str(layer), tokens)}.states"
+            self.path = folder / f"trunk-{states_key(encoder, str(layer), tokens)}.states"
             if self.path.is_file():  # of a run that was killed
                 self._open()
 

@@ -5,27 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from intarsia.console import number, out, seconds, table
+from intarsia.cli.console import out, table
+from intarsia.formatting import number
+from intarsia.lab.comparison_rows import baseline_row, comparison_columns, comparison_notes, comparison_rows, share
 from intarsia.lab.cost import ASSUMED, ROWS, STEPS, TOKENS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from intarsia.lab.catalogue import Catalogue, Listed
-    from intarsia.lab.comparison import Comparison, Row
+    from intarsia.lab.comparison import Comparison
 
 
 WIDTH = 100  # columns that a table of methods may take
 NARROW = 92  # in fewer, its column of papers is left out
-
-
-def share(value: float | None) -> str:
-    """Of the base, in per cent; what would round to nothing is no nothing."""
-    if value is None:
-        return "–"
-    if 0 < value < 0.00005:
-        return "<0.01%"
-    return f"{value:.0%}" if value >= 1 else f"{value:.2%}"
 
 
 def methods_table(found: Catalogue) -> list[RenderableType]:
@@ -81,51 +74,3 @@ def comparison_table(found: Comparison) -> list[RenderableType]:
         made.add_section()
         made.add_row(*baseline_row(found))
     return [made, "", *comparison_notes(found)]
-
-
-def comparison_columns(found: Comparison) -> list[str]:
-    return ["method", "parameters", "of base", f"test {found.metric}", "time"]
-
-
-def comparison_rows(found: Comparison) -> list[list[str]]:
-    rows = []
-    for row in found.rows:
-        count = "–" if row.parameters is None else number(row.parameters["method"])
-        took = "–" if row.seconds is None else seconds(row.seconds)
-        rows.append([row.name, count, share(row.share), _score(row, found.seeds), took])
-    return rows
-
-
-def baseline_row(found: Comparison) -> list[str]:
-    known, score = found.baseline or {}, found.baseline_score
-    if score is None:
-        return ["no BERT", "–", "–", "failed", "–"]
-    return ["no BERT", number(known["parameters"]["total"]), "–", str(score), seconds(known["seconds"])]
-
-
-def comparison_notes(found: Comparison) -> list[str]:
-    """Sentences: first what went wrong."""
-    notes = [f"{row.name}: {problem}" for row in found.rows for problem in row.problems]
-    rows = found.provenance["data"]["rows"]
-    over = "95 % bootstrap intervals over the test rows"
-    if found.seeds > 1:
-        over = f"means over {found.seeds} seeds ± the standard error of the mean, which says nothing of the test rows"
-    notes += [
-        f"Scores times 100, on {rows['test']:,} test rows, after training on {rows['train']:,}: {over}.",
-        "Parameters are those of the method, without the head. Time is that of one run, to its score.",
-    ]
-    if found.baseline is not None:
-        if found.baseline_score is None:
-            notes.append(f"no BERT: {found.baseline['reason']}")
-        else:
-            winner, tried = found.baseline["winner"]["name"], found.baseline["tried"]
-            notes.append(f"no BERT: {winner}, the best of {tried:,} on dev, with a 95 % bootstrap interval.")
-    return notes
-
-
-def _score(row: Row, seeds: int) -> str:
-    score = row.score
-    if score is None:
-        return "not here" if row.parameters is None else "failed"
-    ended = sum(result.test is not None for result in row.results)
-    return str(score) if ended == seeds else f"{score} [{ended} of {seeds} seeds]"

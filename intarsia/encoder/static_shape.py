@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from intarsia.encoder.activations import ACTIVATIONS
 from intarsia.encoder.noise import Noise
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FixedRuns:
-    """Which slot owns which tokens of a pass of fixed shape. Stands where `owned.Runs` stands in other passes."""
+class DeviceOwners:
+    """Which slot owns which tokens of a pass of fixed shape. Stands where `owners.Owners` stands in other passes."""
 
     layout: Layout
-    low: Mapping[str, Tensor]  # the stack's tensors in the base's precision, [slots, …]; same names
+    low_precision: Mapping[str, Tensor]  # the stack's tensors in the base's precision, [slots, …]; same names
 
     def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
         from intarsia.kernels import rows
@@ -35,7 +36,7 @@ class FixedRuns:
         from intarsia.kernels import linear
 
         weight = f"{name}.weight"
-        return linear.linear(x, tensors[weight], tensors.get(f"{name}.bias"), self.low[weight], self.layout)
+        return linear.linear(x, tensors[weight], tensors.get(f"{name}.bias"), self.low_precision[weight], self.layout)
 
     def bottleneck(
         self,
@@ -48,11 +49,10 @@ class FixedRuns:
         noise: Noise | None = None,
     ) -> Tensor:
         """`p`: of the dropout that is applied to h, which is x, on the way."""
-        from intarsia.encoder.owned import ACTIVATIONS
         from intarsia.kernels import bottleneck
 
         down, up = f"{name}.down", f"{name}.up"
-        site = noise.site() if p > 0.0 and isinstance(noise, FixedNoise) else 0
+        site = noise.site() if p > 0.0 and isinstance(noise, DeviceNoise) else 0
         if tensors[f"{down}.weight"].shape[1] > bottleneck.WIDEST:
             if p > 0.0:
                 from intarsia.kernels import dropout
@@ -60,12 +60,12 @@ class FixedRuns:
                 h = x = dropout.dropout(h, p, site, self.layout)
             return h + self.linear(ACTIVATIONS[activation](self.linear(x, tensors, down)), tensors, up)
         weights = tuple(tensors[f"{part}.{kind}"] for part in (down, up) for kind in ("weight", "bias"))
-        low = self.low[f"{down}.weight"], self.low[f"{up}.weight"]
+        low = self.low_precision[f"{down}.weight"], self.low_precision[f"{up}.weight"]
         return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout, p, site)  # type: ignore[arg-type]
 
-    def prefix(self, tensors: Mapping[str, Tensor], name: str) -> FixedPrefix:
+    def prefix(self, tensors: Mapping[str, Tensor], name: str) -> StaticPrefixStates:
         key, value = f"{name}.key", f"{name}.value"
-        return FixedPrefix(tensors[key], tensors[value], self.low[key], self.low[value])
+        return StaticPrefixStates(tensors[key], tensors[value], self.low_precision[key], self.low_precision[value])
 
     def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         from intarsia.kernels import norm
@@ -74,8 +74,8 @@ class FixedRuns:
 
 
 @dataclass(frozen=True)
-class FixedPrefix:
-    """Keys and values that a slot's tokens see beside their segment's own. Stands where `attention.Prefix` stands."""
+class StaticPrefixStates:
+    """Keys and values that a slot's tokens see beside their segment's own; `attention.PrefixStates` by slot."""
 
     keys: Tensor  # [slots, P, d]
     values: Tensor
@@ -83,8 +83,10 @@ class FixedPrefix:
     low_values: Tensor
 
 
-class FixedNoise(Noise):
+class DeviceNoise(Noise):
     """Dropout by each slot's own seed: what a job drops does not depend on its neighbours."""
+
+    fuses_gates = True
 
     def __init__(self, layout: Layout, *, dropout: bool) -> None:
         self.layout, self.dropout = layout, dropout
@@ -100,6 +102,19 @@ class FixedNoise(Noise):
 
         return dropout.dropout(x, p, self.site(), self.layout)
 
+    def gated(
+        self,
+        theta: Tensor,
+        difference: Tensor,
+        alpha: Tensor,
+        edge: float,
+        stretch: tuple[float, float],
+        penalty: float,
+    ) -> Tensor:
+        from intarsia.kernels import gates
+
+        return gates.gated(theta, difference, alpha, self.site(), self.layout, edge, *stretch, penalty)
+
     def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
         """For a job that is alone in its pass."""
         from intarsia.kernels import uniform
@@ -108,21 +123,21 @@ class FixedNoise(Noise):
 
 
 @dataclass(frozen=True)
-class FixedBatch:
+class StaticBatch:
     """Tokens at fixed addresses. Stands where `packed.Batch` stands in other passes."""
 
     ids: Tensor  # [tokens]
     types: Tensor
     positions: Tensor
-    runs: FixedRuns
+    owners: DeviceOwners
 
     @property
     def tokens(self) -> int:
-        return self.runs.layout.tokens
+        return self.owners.layout.tokens
 
     @property
     def longest(self) -> int:
-        return self.runs.layout.longest
+        return self.owners.layout.longest
 
     def attention(
         self,
@@ -133,12 +148,12 @@ class FixedBatch:
         p: float,
         noise: Noise | None,
         relative: Tensor | None,
-        prefix: FixedPrefix | None = None,
+        prefix: StaticPrefixStates | None = None,
     ) -> Tensor:
         from intarsia.kernels import attention
         from intarsia.kernels.prefix_attention import Seen
 
-        drops = noise if isinstance(noise, FixedNoise) and noise.dropout and p > 0.0 else None
+        drops = noise if isinstance(noise, DeviceNoise) and noise.dropout and p > 0.0 else None
         site = drops.site() if drops else 0
         also = None
         if prefix is not None:
@@ -146,5 +161,5 @@ class FixedBatch:
             also = prefix.keys, prefix.values, seen
         p = p if drops else 0.0
         return attention.attention(
-            q, k, v, self.runs.layout, scale=scale, p=p, site=site, relative=relative, prefix=also
+            q, k, v, self.owners.layout, scale=scale, p=p, site=site, relative=relative, prefix=also
         )  # fmt: skip

@@ -1,23 +1,23 @@
-"""Where runs are seated: which jobs may share a pass, how many of them, and what takes their steps."""
+"""Where runs are admitted: which jobs may share a pass, how many of them, and what takes their steps."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.train.features import Reading
 from intarsia.train.job import Job
-from intarsia.train.prefix import PrefixCache, prefix_layer
-from intarsia.train.run import Run, runs_alone
+from intarsia.train.run import Run, is_exclusive
 from intarsia.train.step import Eager
+from intarsia.train.stepper import Stepper
 from intarsia.train.tokens import Tokenizer
+from intarsia.train.trunk import TrunkCache, trunk_layer
 
-MOST_SEATS = 64  # of a stack on a GPU, unless told otherwise
+MOST_ACTIVE = 64  # of a stack on a GPU, unless told otherwise
 TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
 
 
@@ -29,7 +29,7 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
     one pass holds them all and is not large."""
     if encoder.device.type != "cuda":
         return False
-    from intarsia.train.recorded import can_record
+    from intarsia.train.cuda_graph import can_record
 
     if not all(can_record(job, encoder) for job in jobs):
         return False
@@ -39,26 +39,17 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
     return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
-Rows = Sequence[np.ndarray] | np.ndarray  # what is said of each row
-
-
-class Stepper(Protocol):
-    def step(self, pairs: Any) -> None: ...
-    def losses(self, *, wait: bool = False) -> Any: ...
-    def predict(self, runs: Any, part: str) -> Sequence[Rows]: ...
-
-
-class Floor:
+class Scheduler:
     """The runs of one call of `train_together`.
 
-    On a GPU with Triton, runs of one shape take slots of one stack and their passes are recorded (`Recorded`); when
+    On a GPU with Triton, runs of one shape take slots of one stack and their passes are recorded (`GraphStepper`); when
     they have ended, the runs of the next shape take their place. Elsewhere any runs share a pass (`Eager`).
     """
 
-    def __init__(self, encoder: Encoder, together: int | None, prefix: PrefixCache, jobs: int = MOST_SEATS) -> None:
-        """`jobs`: how many there will be, at most; a stack has no seats that would stay empty."""
-        self.encoder, self.together, self.prefix = encoder, together, prefix
-        self.seats = together or max(1, min(jobs, MOST_SEATS))
+    def __init__(self, encoder: Encoder, together: int | None, trunk: TrunkCache, jobs: int = MOST_ACTIVE) -> None:
+        """`jobs`: how many there will be, at most; a stack has no active_jobs that would stay empty."""
+        self.encoder, self.together, self.trunk = encoder, together, trunk
+        self.slots = together or max(1, min(jobs, MOST_ACTIVE))
         self.tokenizer = Tokenizer(encoder)
         self.stepper: Stepper = Eager()
 
@@ -67,56 +58,56 @@ class Floor:
         """Seconds between what a watcher is told of a run: the steps of many runs are too quick to tell each."""
         return 0.0 if self._recorded() is None else 0.5
 
-    def accepts(self, seats: Mapping[Run, Any]) -> Callable[[Job], bool]:
-        """Which jobs may join those seated."""
-        if not seats:
+    def accepts(self, active_jobs: Mapping[Run, Any]) -> Callable[[Job], bool]:
+        """Which jobs may join those admitted."""
+        if not active_jobs:
             return lambda _: True
-        other = next(iter(seats)).job
-        if runs_alone(other.method):
+        other = next(iter(active_jobs)).job
+        if is_exclusive(other.method):
             return lambda _: False
         recorded = self._recorded()
         if recorded is not None:
             return lambda job: self._records(job) and recorded.accepts(job)
         return lambda job: (
-            not runs_alone(job.method)
+            not is_exclusive(job.method)
             and job.settings.dropout == other.settings.dropout
-            and job.settings.prefix_dropout == other.settings.prefix_dropout
+            and job.settings.trunk_dropout == other.settings.trunk_dropout
             and self._same_dropout(job, other)
             and not self._records(job)
         )
 
     def _same_dropout(self, job: Job, other: Job) -> bool:
         """Whether both have dropout in the same layers, as all rows of a pass have."""
-        if job.settings.prefix_dropout or not job.settings.dropout or job.method == other.method:
+        if job.settings.trunk_dropout or not job.settings.dropout or job.method == other.method:
             return True
-        return prefix_layer(job, self.encoder.shape) == prefix_layer(other, self.encoder.shape)
+        return trunk_layer(job, self.encoder.shape) == trunk_layer(other, self.encoder.shape)
 
-    def room(self, seats: Mapping[Run, Any]) -> bool:
-        """Whether one more job may be seated."""
-        if not seats:
+    def room(self, active_jobs: Mapping[Run, Any]) -> bool:
+        """Whether one more job may be admitted."""
+        if not active_jobs:
             return True
-        if self.together is not None and len(seats) >= self.together:
+        if self.together is not None and len(active_jobs) >= self.together:
             return False
         recorded = self._recorded()
         if recorded is not None and not recorded.stack.free:
             return False
         if self.together is not None:
             return True
-        tokens = sum(run.tokens["train"].lengths.sum() / run.steps_an_epoch for run in seats)
-        return bool(tokens * (len(seats) + 1) / len(seats) <= self._tokens_a_pass())
+        tokens = sum(run.tokens["train"].lengths.sum() / run.steps_an_epoch for run in active_jobs)
+        return bool(tokens * (len(active_jobs) + 1) / len(active_jobs) <= self._tokens_a_pass())
 
-    def run(self, job: Job, seats: Mapping[Run, Any], tell: Reading | None = None) -> Run:
-        """Seat a job. `tell` is told how far the base has read its texts, where it learns from what that gives."""
-        if not seats:
+    def run(self, job: Job, active_jobs: Mapping[Run, Any], tell: Reading | None = None) -> Run:
+        """ActiveJob a job. `tell` is told how far the base has read its texts, where it learns from what that gives."""
+        if not active_jobs:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
         stack = None if recorded is None else recorded.stack_for
         run = Run(
-            job, self.encoder, cache=self.prefix.folder, tokenizer=self.tokenizer, stack=stack, prefix=self.prefix,
+            job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, stack=stack, trunk=self.trunk,
             tell=tell,
         )  # fmt: skip
-        runs = (*seats, run)
-        self.prefix.expect([r.tokens for r in runs], {r.prefix_layer for r in runs})
+        runs = (*active_jobs, run)
+        self.trunk.expect([r.tokens for r in runs], {r.trunk_layer for r in runs})
         return run
 
     def _stepper(self, job: Job) -> Stepper:
@@ -125,7 +116,7 @@ class Floor:
             return recorded
         if not self._records(job):
             return Eager()
-        from intarsia.train.recorded import Recorded
+        from intarsia.train.cuda_graph import GraphStepper
 
         self.stepper = Eager()
         if recorded is not None:
@@ -133,13 +124,13 @@ class Floor:
         del recorded
         gc.collect()  # the old stack's passes know it: only so is its memory free, of which the new one takes its share
         torch.cuda.empty_cache()
-        return Recorded(job, self.encoder, self.seats)
+        return GraphStepper(job, self.encoder, self.slots)
 
     def _records(self, job: Job) -> bool:
         """Whether the job's passes can be recorded."""
-        if self.encoder.device.type != "cuda" or job.method.cached or prefix_layer(job, self.encoder.shape):
+        if self.encoder.device.type != "cuda" or job.method.cached or trunk_layer(job, self.encoder.shape):
             return False
-        from intarsia.train.recorded import can_record
+        from intarsia.train.cuda_graph import can_record
 
         return can_record(job, self.encoder)
 
@@ -151,6 +142,6 @@ class Floor:
             return TOKENS_A_PASS
         if (recorded := self._recorded()) is not None:
             return float(recorded.tokens)
-        from intarsia.train.recorded import tokens_a_pass
+        from intarsia.train.cuda_graph import tokens_a_pass
 
         return float(tokens_a_pass(self.encoder))

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from intarsia.console import describe, err, score, seconds
+from intarsia.cli.console import err
+from intarsia.formatting import score, seconds
 from intarsia.methods import full_name, to_dict
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ DELAY, LEAST_DELAY = 0.05, 5.0  # with which the time left follows: a share of t
 
 
 @contextmanager
-def sweep_table(jobs: Mapping[str, int], *, quiet: bool = False) -> Iterator[Watch | None]:
-    """`jobs`: how many each task has."""
+def sweep_table(*, quiet: bool = False) -> Iterator[Watch | None]:
+    """A watcher that draws what it is told."""
     if quiet:
         yield None
         return
-    board = Board(jobs)
+    board = Board()
     if not err.is_terminal:
         yield board.lines
         return
@@ -46,10 +47,10 @@ def sweep_table(jobs: Mapping[str, int], *, quiet: bool = False) -> Iterator[Wat
 class Board:
     """What is known of a sweep's jobs."""
 
-    def __init__(self, jobs: Mapping[str, int]) -> None:
-        self.jobs = dict(jobs)
-        self.points: dict[str, list[Point]] = {task: [] for task in jobs}
-        self.running: dict[str, dict[str, float]] = {task: {} for task in jobs}  # the share that is done, by job
+    def __init__(self) -> None:
+        self.jobs: dict[str, int] = {}  # how many each task has
+        self.points: dict[str, list[Point]] = {}
+        self.running: dict[str, dict[str, float]] = {}  # the share that is done, by job
         self.began = self.told = time.monotonic()
         self.done_before = 0.0
         self.end: float | None = None  # when all will be done, as far as is known
@@ -57,6 +58,9 @@ class Board:
         self.read = ("", 0)  # by what task, in tenths
 
     def take(self, moment: Moment) -> None:
+        if moment.planned is not None:
+            self.jobs = dict(moment.planned)
+            self.points, self.running = {task: [] for task in self.jobs}, {task: {} for task in self.jobs}
         if moment.progress is not None:
             p = moment.progress
             job = _job(to_dict(p.job.method), vars(p.job.settings))
@@ -64,7 +68,7 @@ class Board:
                 if job not in self.running[p.job.name]:
                     self.done_before += p.resumed_at / p.steps
                 self.running[p.job.name][job] = p.step / p.steps
-            self.reading = "" if p.reading is None else f"{p.job.name}: {100 * p.reading:.0f}% · {describe(p)}"
+            self.reading = "" if p.reading is None else f"{p.job.name}: {100 * p.reading:.0f}% · {p}"
         if moment.point is not None:
             point = moment.point
             self.points[point.task].append(point)

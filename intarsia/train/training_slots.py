@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from intarsia.encoder.load import Encoder
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import Slots, start
 from intarsia.methods import Spec
 from intarsia.train.optimizer import Adam, AdamSettings
@@ -15,22 +15,28 @@ from intarsia.train.optimizer import Adam, AdamSettings
 STARTS = 12  # that are remembered
 
 
-class Stack:
+class TrainingSlots:
     """`capacity` slots for tensors of these specs. A run may have smaller ones: the rest of its slot stays 0."""
 
     def __init__(
-        self, specs: Mapping[str, Spec], capacity: int, adam: AdamSettings, encoder: Encoder, *, low: bool = False
+        self,
+        specs: Mapping[str, Spec],
+        capacity: int,
+        adam: AdamSettings,
+        encoder: Encoder,
+        *,
+        low_precision: bool = False,
     ) -> None:
-        """`low`: hold the tensors in the base's precision too."""
+        """`low_precision`: hold the tensors in the base's precision too."""
         exact = encoder.dtype == torch.float64  # for proofs; else float32, whatever the base runs in
         dtype = torch.float64 if exact else torch.float32
         self.slots = Slots(specs, capacity, device=encoder.device, dtype=dtype)
         self.slots.buffer.zero_()
         self.leaves = self.slots.leaves()
         self.adam = Adam(self.slots.buffer, self.slots.mask("decay"), adam, self.slots.mask("rate"))
-        self.low = self.slots.buffer
-        if low and encoder.dtype != dtype:
-            self.low = torch.zeros_like(self.slots.buffer, dtype=encoder.dtype)
+        self.low_precision = self.slots.buffer
+        if low_precision and encoder.dtype != dtype:
+            self.low_precision = torch.zeros_like(self.slots.buffer, dtype=encoder.dtype)
         self.starts: dict[tuple[object, ...], Tensor] = {}  # of the last seeds: a sweep asks for the same ones again
         self.free = list(reversed(range(capacity)))
 
@@ -84,5 +90,5 @@ class Stack:
             buffer[slot : slot + 1].copy_(row)
         else:
             buffer[slot].index_copy_(0, index, row[0].to(buffer.device))
-        if buffer is self.slots.buffer and self.low is not buffer:
-            self.low[slot].copy_(buffer[slot])
+        if buffer is self.slots.buffer and self.low_precision is not buffer:
+            self.low_precision[slot].copy_(buffer[slot])

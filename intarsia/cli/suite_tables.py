@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intarsia.console import table
+from intarsia.cli.console import table
 from intarsia.tasks.suites.folder import Part, Status
 from intarsia.tasks.suites.suite import PARTIAL
 

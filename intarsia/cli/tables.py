@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from intarsia.console import number, score, seconds, size, table
+from intarsia.cli.console import table
+from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
 
 if TYPE_CHECKING:
@@ -105,12 +106,12 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         for v in versions
     ]
     label = _collapsed(header)
-    said = "" if label is None else f"; says {label} of every text"
+    collapsed = "" if label is None else f"; says {label} of every text"
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
         ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
-        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{said}"],
+        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{collapsed}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],

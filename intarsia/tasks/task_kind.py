@@ -1,4 +1,4 @@
-"""What a task asks for: one label of n, several labels of n, or a score; its targets, its loss, its answers."""
+"""What a task asks for: one label of n, several labels of n, or a score; its targets, its loss, its task_kind."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.metrics import Interval, bootstrap
 
 if TYPE_CHECKING:
-    from intarsia.encoder.load import Encoder
+    from intarsia.encoder.encoder import Encoder
 
 
 @dataclass(frozen=True)
-class Answers:
+class TaskKind:
     """How a task's outputs are to be read. Scores are learned in standard units: `mean` and `spread` undo that.
 
     This class is for tasks whose head reads one vector a row. Kinds whose head reads every token are subclasses, with
     inputs, targets, loss and answers of their own. Training and serving ask the same of any kind: `head`, `inputs`,
-    `at_step`, `row_targets`, `read`, `loss`, `said`, `tune`, `measure`, `asked` and `describe_all`.
+    `at_step`, `row_targets`, `read`, `loss`, `predictions`, `tune`, `measure`, `asked` and `describe_all`.
     """
 
     max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
@@ -42,7 +42,7 @@ class Answers:
     spread: float = 1.0
 
     @classmethod
-    def learn(cls, kind: Kind, labels: tuple[str, ...], train: Sequence[Example]) -> Answers:
+    def learn(cls, kind: Kind, labels: tuple[str, ...], train: Sequence[Example]) -> TaskKind:
         if kind != "score":
             return cls(kind, labels)
         values = np.array([float(e.label) for e in train])  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ class Answers:
             return torch.sigmoid(logits).numpy()
         return logits.numpy() * self.spread + self.mean
 
-    def said(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
+    def predictions(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
         """What is said of each row: its probabilities, or those of each of its tokens."""
         probabilities = self.probabilities(logits)
         if not self.reads_tokens:
@@ -121,25 +121,30 @@ class Answers:
         return np.split(probabilities, np.cumsum([len(segment.ids) for segment in segments])[:-1])
 
     def measure(
-        self, metric: str, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray], resamples: int
+        self,
+        metric: str,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        resamples: int,
     ) -> Interval:
         """The score of what was said of each row of the inputs."""
-        predicted = self.decide(np.stack(list(said)))
+        predicted = self.decide(np.stack(list(predictions)))
         return bootstrap(metric, self.gold(examples), predicted, labels=self.labels, resamples=resamples)
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]) -> dict[str, Any]:
+    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
         """What is set by the validation part, beside the tensors."""
         return {}
 
-    def tuned(self, found: Mapping[str, Any]) -> Answers:
+    def tuned(self, found: Mapping[str, Any]) -> TaskKind:
         """With what `tune` found."""
         return self
 
-    def always(self, examples: Sequence[Example], said: Sequence[np.ndarray]) -> str | None:
+    def always(self, examples: Sequence[Example], predictions: Sequence[np.ndarray]) -> str | None:
         """The one label that all rows get, though their true ones differ: a run that has collapsed."""
         if self.kind != "label" or len({e.label for e in examples}) < 2:
             return None
-        (first, *others) = np.unique(self.decide(np.stack(list(said))))
+        (first, *others) = np.unique(self.decide(np.stack(list(predictions))))
         return None if others else self.labels[first]
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
@@ -159,10 +164,10 @@ class Answers:
         return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}
 
     def describe_all(
-        self, examples: Sequence[Example], inputs: Inputs, said: Sequence[np.ndarray]
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
         """An answer for each example, as plain values."""
-        return [self.describe(row) for row in said]
+        return [self.describe(row) for row in predictions]
 
     def asked(self, text: Any, task: str, pairs: bool) -> Example:
         """What was asked of a task, as an example without a label."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,35 +61,6 @@ def _escaped(text: str) -> str:
     return escape(text)
 
 
-def number(value: float) -> str:
-    """1234567 → 1,234,567."""
-    return f"{value:,.0f}"
-
-
-def score(value: float, bound_of: float | None = None) -> str:
-    """Times 100, as the papers give them: 0.876 → 87.6. Small ones, as likelihoods can be, have two digits that count;
-    a bound has as many as what it is a bound of."""
-    size = abs(value if bound_of is None else bound_of)
-    digits = 1 if size >= 0.01 or size == 0 else 1 - math.floor(math.log10(100 * size))
-    return f"{100 * value:.{digits}f}"
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def seconds(value: float) -> str:
-    whole = round(value)
-    if whole >= 3600:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
-
-
 @contextmanager
 def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
     """A progress bar for one run; on something that is no terminal, a line now and then."""
@@ -113,19 +83,9 @@ def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
 
             def watch(p: Progress) -> None:
                 share = p.step / p.steps if p.reading is None else p.reading
-                bar.update(task, completed=share, total=1.0, info=describe(p))
+                bar.update(task, completed=share, total=1.0, info=str(p))
 
             yield watch
-
-
-def describe(p: Progress) -> str:
-    if p.reading is not None:
-        return f"the base reads the texts · {seconds(p.seconds_left)} left of that"
-    validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
-    return (
-        f"epoch {p.epoch}/{p.epochs} · loss {p.loss:.3f}{validation} · {number(p.tokens_per_second)} tokens/s · "
-        f"{seconds(p.seconds_left)} left"
-    )
 
 
 def _lines(name: str) -> Watch:
@@ -136,6 +96,6 @@ def _lines(name: str) -> Watch:
         done = 100 * p.step // p.steps if p.reading is None else int(100 * p.reading)
         if (p.reading is not None, done // 10) != told:
             told = (p.reading is not None, done // 10)
-            print(f"{name}: {done:3d}% · {describe(p)}", file=sys.stderr, flush=True)
+            print(f"{name}: {done:3d}% · {p}", file=sys.stderr, flush=True)
 
     return watch

@@ -1,0 +1,17 @@
+"""The activations that a method may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": partial(F.gelu, approximate="tanh"),  # as the adapters' authors have it
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "swish": F.silu,
+}

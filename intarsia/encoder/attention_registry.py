@@ -1,0 +1,84 @@
+"""Intarsia's entry in the attention registry of `transformers`: attention of the pass under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intarsia.encoder.attention import PrefixStates, additive_bias, packed_attention, padded_attention
+from intarsia.encoder.routed import Pass
+from intarsia.encoder.sites import PREFIX
+from intarsia.encoder.static_shape import StaticBatch, StaticPrefixStates
+
+NAME = "intarsia"
+
+
+def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> PrefixStates | StaticPrefixStates | None:
+    """What the methods of a pass put in front of each row in a layer."""
+    found = [g for g in current.groups if (PREFIX, layer) in g.places]
+    if not found:
+        return None
+    if isinstance(current.batch, StaticBatch):
+        return current.batch.owners.prefix(found[0].tensors, f"{layer}.{PREFIX}")
+    size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in found)
+    rows = current.packed.rows
+    pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
+    absent = torch.ones(rows, size, dtype=torch.bool)
+    at = 0
+    for group in found:
+        own = [slot for slot, count in zip(group.slots, group.rows, strict=True) for _ in range(count)]
+        owners = torch.tensor(own, device=current.batch.ids.device)
+        for which, parts in zip(("key", "value"), pieces, strict=True):
+            stacked = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
+            mine = stacked.index_select(0, owners).to(dtype)
+            if group.first > at:
+                parts.append(mine.new_zeros(group.first - at, size, mine.shape[2]))
+            parts.append(F.pad(mine, (0, 0, 0, size - mine.shape[1])))
+        at = group.first + len(own)
+        absent[group.first : at, : mine.shape[1]] = False
+    for parts in pieces:
+        if at < rows:
+            parts.append(parts[0].new_zeros(rows - at, *parts[0].shape[1:]))
+    keys, values = (torch.cat(parts).view(rows, size, heads, -1) for parts in pieces)
+    return PrefixStates(keys, values, absent.to(keys.device) if absent.any() else None)
+
+
+def registered_attention(
+    module: Any,
+    query: Tensor,  # [1, H, N, D] packed, [B, H, T, D] padded
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention that Intarsia puts into the `transformers` attention registry."""
+    current: Pass | None = module.intarsia_switchboard.current
+    if current is None:
+        raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1], query.dtype)
+    if current.padded:
+        whole = current.packed.whole
+        bias = additive_bias(whole, query.shape[1], sliding_window, None, query)
+        assert not isinstance(prefix, StaticPrefixStates), "a pass of fixed shape is never padded"
+        p = dropout if current.noise is not None and current.noise.dropout else 0.0
+        out = padded_attention(query, key, value, bias, whole, prefix, scale, p)
+        return out.transpose(1, 2).contiguous(), None
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [N, H, D]
+    out = packed_attention(
+        q, k, v, current.batch, scale=scale, p=dropout, noise=current.noise, window=sliding_window, prefix=prefix
+    )
+    return out[None], None
+
+
+def register() -> None:
+    """Make `registered_attention` known to `transformers`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, registered_attention)
