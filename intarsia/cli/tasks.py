@@ -136,8 +136,8 @@ def learn(
     from intarsia.train.job import Settings
 
     common: dict[str, Any] = {
-        "max_length": max_length, "metric": metric, "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
-        "bias_correction": bias_correction, "seed": seed,
+        "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
     own = {"learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience}
     settings = Settings.for_task(chosen, task, **common | own)
