@@ -2,7 +2,6 @@
 
 import platform
 import time
-from dataclasses import replace
 
 import torch
 import transformers
@@ -10,12 +9,12 @@ from worker import LEARNING_RATE, MAX_TOKENS, Answer, repeat, repeat_fresh, serv
 
 import intarsia
 from intarsia import Bottleneck, Encoder, Example, Settings, TaskData
-from intarsia.bank.inlay import Inlay
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
-from intarsia.methods import to_dict
 from intarsia.serve.predictor import Predictor
 from intarsia.tasks.heads import Head
+from intarsia.tasks.learned import Learned
+from intarsia.tasks.task_kind import TaskKind
 from intarsia.train.job import Job
 from intarsia.train.run import Run
 from intarsia.train.step import step_together
@@ -81,7 +80,7 @@ class Worker:
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "loss": losses}
 
-    def _inlay(self, number: int, size: int) -> Inlay:
+    def _learned(self, number: int, size: int) -> Learned:
         """A task whose tensors change the output, as a trained one's would."""
         method, head = Bottleneck(size), Head(2)
         specs = {f"method.{k}": v for k, v in method.tensors(self.encoder.shape).items()}
@@ -90,16 +89,12 @@ class Worker:
         tensors = {
             k: v + SPREAD * torch.randn(v.shape, generator=draw) for k, v in start(specs, self.encoder, number).items()
         }
-        return Inlay(
-            name=f"task{number}", kind="label", labels=("0", "1"), method=to_dict(method), head=head.to_dict(),
-            encoder={}, parameters={}, metrics={}, training={}, data={}, versions={}, parents=(), created="",
-            tensors=tensors,
-        )  # fmt: skip
+        return Learned(method, head, TaskKind("label", ("0", "1")), tensors)
 
     def setup_serve(self, tasks: int, size: int, texts: list[str], threads: int = 2, seed: int = 0) -> Answer:
         torch.set_num_threads(threads)
-        inlays = {f"task{i}": self._inlay(i, size) for i in range(tasks)}
-        self.predictor = Predictor(self.encoder, inlays.__getitem__)
+        learned = {f"task{i}": self._learned(i, size) for i in range(tasks)}
+        self.predictor = Predictor(self.encoder, learned.__getitem__)
         self.segments: list[Segment] = self.encoder.tokenize(texts, max_length=MAX_TOKENS)
         real = sum(len(s.ids) for s in self.segments)
         return {"real_tokens": real, "padded_tokens": real}
@@ -123,7 +118,7 @@ class Worker:
 
     def _hold(self, present: int, size: int) -> Predictor:
         if self.grown is None:
-            self.grown = Predictor(self.encoder, lambda key: self._inlay(int(key), size), slots=1024)
+            self.grown = Predictor(self.encoder, lambda key: self._learned(int(key), size), slots=1024)
         for i in range(present):
             self.grown.hold(str(i))
         return self.grown
@@ -131,8 +126,8 @@ class Worker:
     def add_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
-        inlays = [replace(self._inlay(present + i, size), name="new") for i in range(repeats)]
-        return repeat_fresh(lambda i: predictor.put("new", inlays[i]), repeats, after=lambda i: predictor.drop("new"))
+        learned = [self._learned(present + i, size) for i in range(repeats)]
+        return repeat_fresh(lambda i: predictor.put("new", learned[i]), repeats, after=lambda i: predictor.drop("new"))
 
     def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         """Tasks are not switched: each request names its own. What is left is to look a resident one up."""

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,13 +23,10 @@ from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots
 from intarsia.memory import MemoryTrim
-from intarsia.methods import Method, from_dict, running_key
+from intarsia.methods import Method, running_key
 from intarsia.tasks.heads import Head, pool, pooler_instead
-from intarsia.tasks.kind_registry import stored_kind
+from intarsia.tasks.learned import Learned
 from intarsia.tasks.task_kind import TaskKind
-
-if TYPE_CHECKING:
-    from intarsia.bank.inlay import Description, Inlay
 
 TOKENS_A_PASS = 4096
 SLOTS = 256  # of one shape; memory is taken as they are first used
@@ -74,10 +71,14 @@ class Resident:
         return {name: tensor[slot] for name, tensor in self.stack.slots.tensors.items()}
 
 
-class Predictor:
-    """Answers requests (task key, segment). `source` gives the inlay for a key when it is not resident."""
+Out = TypeVar("Out")
+Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # what is kept of the logits of a task's rows
 
-    def __init__(self, encoder: Encoder, source: Callable[[str], Inlay], *, slots: int = SLOTS) -> None:
+
+class Predictor:
+    """Answers requests (task key, segment). `source` gives what a task learned when it is not resident."""
+
+    def __init__(self, encoder: Encoder, source: Callable[[str], Learned], *, slots: int = SLOTS) -> None:
         self.encoder, self.source, self.capacity = encoder, source, slots
         self.stacks: dict[tuple[object, ...], ServingSlots] = {}
         self.residents: dict[str, Resident] = {}
@@ -94,26 +95,23 @@ class Predictor:
             return resident
         return self.put(key, self.source(key))
 
-    def put(self, key: str, inlay: Inlay) -> Resident:
-        """Copy an inlay into a slot."""
-        device = self.encoder.device
-        method = from_dict(inlay.method)
+    def put(self, key: str, learned: Learned) -> Resident:
+        """Copy a task's tensors into a slot."""
+        device, method = self.encoder.device, learned.method
         method.check(self.encoder.shape)
-        task_kind = kind_of(inlay)
-        tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
         stack = None if method.changes_base else self._stack(method)
         if key in self.residents and self.residents[key].stack is not stack:
             self.drop(key)  # it was of another method
         self.exclusive.pop(key, None)
         if stack is not None:
-            stack.slots.put(stack.place_for(key), tensors)
+            stack.slots.put(stack.place_for(key), learned.method_tensors)
         resident = self.residents[key] = Resident(
             method,
             stack,
-            {} if stack is not None else {k: v.to(device) for k, v in tensors.items()},
-            task_kind.head(inlay.head["pooling"]),
-            {k.removeprefix("head."): v.to(device) for k, v in inlay.tensors.items() if k.startswith("head.")},
-            task_kind,
+            {} if stack is not None else {k: v.to(device) for k, v in learned.method_tensors.items()},
+            learned.head,
+            {k: v.to(device) for k, v in learned.head_tensors.items()},
+            learned.task_kind,
         )
         return resident
 
@@ -133,19 +131,29 @@ class Predictor:
         if resident is not None and resident.stack is not None and key in resident.stack.residents:
             resident.stack.free.append(resident.stack.residents.pop(key))
 
-    @torch.no_grad()
     def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """What is said of each request, in order: its probabilities (or score); or something of each of its tokens."""
-        out: list[np.ndarray] = [np.empty(0)] * len(requests)
+        """The predictions for each request, in order: the probabilities (or the score) of its row or of its tokens."""
+        return self._in_passes(
+            requests, lambda resident, logits, segments: resident.task_kind.predictions(logits, segments)
+        )
+
+    def logits(self, requests: Sequence[tuple[str, Segment]]) -> list[Tensor]:
+        """The head's outputs for each request, in order, for heads that read one vector a row."""
+        return self._in_passes(requests, lambda _, logits, __: list(logits))
+
+    @torch.no_grad()
+    def _in_passes(self, requests: Sequence[tuple[str, Segment]], read: Read[Out]) -> list[Out]:
+        out: list[Any] = [None] * len(requests)
         together: list[int] = []
         apart: dict[str, list[int]] = {}
         for row, (key, _) in enumerate(requests):
-            alone = self.residents[key].stack is None if key in self.residents else self.hold(key).stack is None
-            apart.setdefault(key, []).append(row) if alone else together.append(row)
+            exclusive = self.residents[key].stack is None if key in self.residents else self.hold(key).stack is None
+            apart.setdefault(key, []).append(row) if exclusive else together.append(row)
         for rows in [together, *apart.values()]:
             for part in by_token_budget([len(requests[r][1].ids) for r in rows], TOKENS_A_PASS):
                 for fitting in self._fitting([rows[i] for i in part], requests):
-                    for row, answer in zip(fitting, self._pass([requests[r] for r in fitting]), strict=True):
+                    found = self._pass([requests[r] for r in fitting], read)
+                    for row, answer in zip(fitting, found, strict=True):
                         out[row] = answer
         if self.encoder.device.type == "cpu":
             self.tidy()
@@ -159,7 +167,7 @@ class Predictor:
         parts = [set(keys[i : i + self.capacity]) for i in range(0, len(keys), self.capacity)]
         return [[r for r in rows if requests[r][0] in part] for part in parts]
 
-    def _pass(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
+    def _pass(self, requests: Sequence[tuple[str, Segment]], read: Read[Out]) -> list[Out]:
         """One pass through the base for rows of any tasks that can share one, or of one task that cannot."""
         held = {key: self.hold(key) for key in dict.fromkeys(key for key, _ in requests)}
         stacks = list(self.stacks.values())
@@ -179,7 +187,7 @@ class Predictor:
         weights = {} if groups else self._weights(requests[0][0])
         states = self.encoder.forward(batch, groups, weights=weights)
         pooled = {p: pool(states, batch, p) for p in {resident.head.pooling for resident in held.values()}}
-        out: list[np.ndarray] = [np.empty(0)] * len(requests)
+        out: list[Any] = [None] * len(requests)
         for run in runs:
             key = requests[order[run[0]]][0]
             resident = held[key]
@@ -188,15 +196,16 @@ class Predictor:
                 first, last = batch.offsets[first], batch.offsets[last]
             rows = pooled[resident.head.pooling][first:last]
             segments = [requests[order[i]][1] for i in run]
-            for i, answer in zip(run, self._answers(key, resident, rows, weights, segments), strict=True):
+            logits = self._logits(key, resident, rows, weights, segments)
+            for i, answer in zip(run, read(resident, logits, segments), strict=True):
                 out[order[i]] = answer
         return out
 
-    def _answers(
+    def _logits(
         self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
-    ) -> list[np.ndarray]:
+    ) -> Tensor:
         own = resident.own(key) if resident.method.touches_rows else {}
-        logits = resident.head.logits(
+        return resident.head.logits(
             resident.head_tensors,
             resident.task_kind.read(rows, segments),
             self.encoder,
@@ -204,7 +213,6 @@ class Predictor:
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
         )
-        return resident.task_kind.predictions(logits, segments)
 
     def _weights(self, key: str) -> dict[str, Tensor]:
         """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
@@ -225,7 +233,3 @@ def _group(stack: ServingSlots, runs: list[tuple[int, list[int]]]) -> Group:
     slots = tuple(slot for slot, _ in runs)
     counts = tuple(len(run) for _, run in runs)
     return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
-
-
-def kind_of(inlay: Description) -> TaskKind:
-    return stored_kind(inlay.kind, tuple(inlay.labels), inlay.head)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from families import opinions, tiny_with_words
 
 import intarsia
 from intarsia.bank.bank import Bank
-from intarsia.bank.inlay import Inlay, read_inlay, write_inlay
+from intarsia.bank.inlay import read_inlay, write_inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.methods import (
     IA3,
@@ -37,6 +36,7 @@ from intarsia.methods import (
 from intarsia.serve.predictor import WEIGHTS, Predictor
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
+from intarsia.tasks.learned import Learned
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Run, train
 from intarsia.train.step import predict
@@ -156,12 +156,12 @@ def test_one_call_over_whole_sparse_and_small_tasks(bank: Bank) -> None:
     assert encoder().fingerprint == before
 
 
-def inlays(bank: Bank) -> dict[str, Inlay]:
-    return {name: bank.store.load(name) for name in TASKS}
+def learned(bank: Bank) -> dict[str, Learned]:
+    return {name: bank.store.load(name).learned for name in TASKS}
 
 
 def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
-    known = inlays(bank)
+    known = learned(bank)
     predictor = Predictor(encoder(), known.__getitem__)
     changing = [name for name, (method, _) in TASKS.items() if method.changes_base]
     segment = encoder().tokenize(["good film"])[0]
@@ -175,12 +175,12 @@ def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
 
 def test_a_replaced_task_answers_anew(bank: Bank) -> None:
     """Also one whose weights were ready, and whatever its method was before."""
-    known = inlays(bank)
+    known = learned(bank)
     segment = encoder().tokenize(["good film and a plum"])[0]
     expected = {name: Predictor(encoder(), known.__getitem__).predict([(name, segment)])[0] for name in known}
     predictor = Predictor(encoder(), known.__getitem__, slots=2)
     for name in ["full", "lt-sft", "houlsby", "full", "lora", "top", "houlsby", "features", "lora"]:
-        predictor.put("one", replace(known[name], name="one"))
+        predictor.put("one", known[name])
         assert np.allclose(predictor.predict([("one", segment)])[0], expected[name], atol=1e-6), name
     for stack in predictor.stacks.values():  # no slot is lost
         assert len(stack.residents) + len(stack.free) == 2
