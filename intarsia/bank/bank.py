@@ -8,7 +8,9 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +20,26 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished, working_folder
-from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
+    from intarsia.bank.serving import ServedTasks
     from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
-    from intarsia.serve.answering import Served
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
-    from intarsia.tasks.learned import Learned
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.loop import Watch
+
+
+TRIES = 8  # of a call whose tasks are replaced while it reads them
 
 
 @dataclass(frozen=True)
@@ -63,23 +67,24 @@ class Bank:
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._predictor: Predictor | None = None
-        self._entries: dict[str, Entry] = {}  # of the tasks that were asked, by digest
+        self._served_tasks: ServedTasks | None = None
+        self._lock = threading.RLock()
 
     @property
     def encoder(self) -> Encoder:
         """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
-        if self._encoder is None:
-            from intarsia.encoder.encoder import Encoder
-            from intarsia.encoder.sources import EMBEDDED
+        with self._lock:
+            if self._encoder is None:
+                from intarsia.encoder.encoder import Encoder
+                from intarsia.encoder.sources import EMBEDDED
 
-            bound = self.store.encoder
-            source = self._given or (bound["name"] if bound else EMBEDDED)
-            encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-            if bound is not None:
-                self.store.bind(encoder.description)  # refuses another base
-            self._encoder = encoder
-        return self._encoder
+                bound = self.store.encoder
+                source = self._given or (bound["name"] if bound else EMBEDDED)
+                encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
+                if bound is not None:
+                    self.store.bind(encoder.description)  # refuses another base
+                self._encoder = encoder
+            return self._encoder
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -203,38 +208,28 @@ class Bank:
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
+        from intarsia.bank.serving import Replaced
         from intarsia.serve.answering import answer
 
-        tasks = {name: self._served(name) for name in dict.fromkeys(name for name, _ in requests)}
-        return answer(requests, tasks, self.predictor)
+        for _ in range(TRIES):
+            with contextlib.suppress(Replaced):  # another process has just changed one of the tasks: ask again
+                return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
+        raise Refused(f"tasks in {self.store.folder} are being replaced faster than they can be read; try again.")
 
     @property
     def predictor(self) -> Predictor:
-        """Answers by digest: the served versions, in slots."""
-        if self._predictor is None:
-            from intarsia.serve.predictor import Predictor
+        """Holds the tasks that were asked, in slots."""
+        return self._tasks.predictor
 
-            self._predictor = Predictor(self.encoder, self._load)
-        return self._predictor
+    @property
+    def _tasks(self) -> ServedTasks:
+        with self._lock:
+            if self._served_tasks is None:
+                from intarsia.bank.serving import ServedTasks
+                from intarsia.serve.predictor import Predictor
 
-    def _load(self, digest: str) -> Learned:
-        entry = self._entries[digest]
-        return self.store.load(entry.name, entry.version).learned
-
-    def _served(self, name: str) -> Served:
-        """The served version of a task; a version learned meanwhile is picked up."""
-        from intarsia.serve.answering import Served
-
-        entry = self.store.entry(name)
-        if entry.state != "ok":
-            self.store.load(name)  # raises: says what is wrong, and which version can be restored
-        digest = entry.header.digest
-        for other, old in list(self._entries.items()):
-            if old.name == name and other != digest:
-                del self._entries[other]
-                self.predictor.drop(other)
-        self._entries[digest] = entry
-        return Served(digest, entry.header.interface)
+                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
+            return self._served_tasks
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
         """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""

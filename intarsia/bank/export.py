@@ -231,10 +231,12 @@ class _Model:
 
     def _bank_logits(self, texts: list[str], others: list[str] | None) -> Tensor:
         from intarsia.serve.predictor import Predictor
+        from intarsia.serve.served import Served
 
-        predictor = Predictor(self.encoder, lambda _: self.inlay.learned, slots=1)
+        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
-        return torch.stack(predictor.logits([("", segment) for segment in segments])).float().cpu()
+        logits = Predictor(self.encoder, slots=1).logits([(task, segment) for segment in segments])
+        return torch.stack(logits).float().cpu()
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
         """What the folder's README computes, too."""

@@ -68,6 +68,7 @@ class Inlay(Description):
     """What one task learned, with its provenance. Tensors are named "method.…" and "head.…"."""
 
     tensors: dict[str, torch.Tensor]
+    digest: str = ""  # of the file that it was read from
 
     @property
     def learned(self) -> Learned:
@@ -116,7 +117,7 @@ def read_inlay(path: str | Path) -> Inlay:
     container = check_content(content, path)
     from safetensors.torch import load
 
-    return Inlay(**_described(container, path), tensors=load(content))
+    return Inlay(**_described(container, path), tensors=load(content), digest=container.digest)
 
 
 def read_header(path: str | Path) -> InlayHeader:

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from intarsia.encoder.packed import Segment
 from intarsia.serve.prediction import Prediction, Text
-from intarsia.serve.predictor import Predictor
+from intarsia.serve.predictor import Predictor, Request
+from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.learned import Interface
-
-
-@dataclass(frozen=True)
-class Served:
-    """A task that can be asked: the key that a predictor knows it by, and its interface."""
-
-    key: str
-    interface: Interface
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class _Asked:
 
 def answer(requests: Sequence[tuple[str, Text]], tasks: Mapping[str, Served], predictor: Predictor) -> list[Prediction]:
     """An answer for each (task name, text), in order; rows of all tasks share passes."""
-    rows: list[tuple[str, Segment]] = []
+    rows: list[Request] = []
     asked: dict[str, _Asked] = {}
     for name, task in tasks.items():
         interface = task.interface
@@ -41,7 +32,7 @@ def answer(requests: Sequence[tuple[str, Text]], tasks: Mapping[str, Served], pr
         examples = [interface.task_kind.asked(requests[i][1], name, interface.pairs) for i in own]
         inputs = interface.inputs(examples, predictor.encoder)
         asked[name] = _Asked(own, examples, inputs, slice(len(rows), len(rows) + len(inputs.segments)))
-        rows += [(task.key, segment) for segment in inputs.segments]
+        rows += [(task, segment) for segment in inputs.segments]
     predictions = predictor.predict(rows)
     found: dict[int, Prediction] = {}
     for name, of in asked.items():
