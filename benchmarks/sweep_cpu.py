@@ -1,9 +1,10 @@
-"""The nine-job small grid on CoLA on a CPU: together, one after another, and above stored states; beside `adapters`.
+"""Nine jobs on CoLA on a CPU: together, one after another, and on cached trunk states; compared with `adapters`.
 
     python benchmarks/sweep_cpu.py --data $INTARSIA_DATA/glue/cola --output results/sweep-cpu.json
 
-Rounds alternate the ways, so that all see the same machine. Times are wall seconds a job, training and validation
-included for Intarsia, training alone for `adapters` (Houlsby 64, its own worker, the same batches of 32).
+Each round measures every variant once, so that all variants see the same machine load. Times are wall-clock seconds per
+job. They include training and validation for Intarsia, and only training for `adapters` (Houlsby 64 in its own worker,
+with the same batches of 32).
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def main() -> None:
             }
             for way, took in ways.items():
                 found.setdefault(way, []).append(took)
-                print(f"{took:7.2f} s a job: {way}", flush=True)
+                print(f"{took:7.2f} s per job: {way}", flush=True)
     middle = {way: statistics.median(times) for way, times in found.items()}
     peer = middle["adapters, Houlsby 64, one job"]
     out: dict[str, Any] = {
@@ -96,7 +97,7 @@ def main() -> None:
     }  # fmt: skip
     given.output.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
     for way, ratio in out["times_less_than_adapters"].items():
-        print(f"{ratio:5.2f}× less time a job than adapters: {way}")
+        print(f"{ratio:5.2f}× less time per job than adapters: {way}")
     print(f"{out['together_against_one_after_another']:.2f}× from sharing passes")
 
 
