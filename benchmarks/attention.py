@@ -49,12 +49,12 @@ def implementations(lengths: list[int], relative: Tensor | None) -> dict[str, Ca
     tokens = sum(lengths)
     batch = pack([Segment([1] * n) for n in lengths], "cuda")
     starts = torch.tensor([0, *lengths], device="cuda").cumsum(0)
-    one = torch.zeros(1, dtype=torch.int32, device="cuda")
+    zero = torch.zeros(1, dtype=torch.int32, device="cuda")
     longest = 1 << (max(lengths) - 1).bit_length()
     layout = Layout(
-        tokens=tokens, align=tokens, tile_slot=one, slot_start=one, slot_end=one + tokens,
+        tokens=tokens, align=tokens, tile_slot=zero, slot_start=zero, slot_end=zero + tokens,
         row_start=starts[:-1].int(), row_length=torch.tensor(lengths, dtype=torch.int32, device="cuda"),
-        longest=max(16, longest), seeds=one,
+        longest=max(16, longest), seeds=zero,
     )  # fmt: skip
     document = torch.repeat_interleave(torch.arange(len(lengths), device="cuda"), torch.tensor(lengths, device="cuda"))
     mask = create_block_mask(lambda b, h, q, k: document[q] == document[k], None, None, tokens, tokens, device="cuda")

@@ -67,10 +67,10 @@ class Worker:
     ) -> None:
         self.close()
 
-    def _failure(self, what: str) -> WorkerError:
+    def _failure(self, problem: str) -> WorkerError:
         code = self.process.poll()
         self.log.flush()
         self.log.seek(0)
         tail = self.log.read()[-TAIL:].rstrip()
         ended = "" if code is None else f" (exit status {code})"
-        return WorkerError(f"{self.script} {what}{ended}\n{tail}")
+        return WorkerError(f"{self.script} {problem}{ended}\n{tail}")

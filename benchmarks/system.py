@@ -4,8 +4,8 @@
     versions                                                               system, python, torch, threads, libraries
     setup_train   method, size, labels, texts, targets, threads=2,         trained, real_tokens, padded_tokens (a list
                   seed=0, fused=true (AdamW's fused kernel)                each, by batch), placed
-    train_steps   batches (indices)                                        seconds, loss (one each a step)
-    setup_serve   tasks, size, texts (one a task), threads=2, seed=0       real_tokens, padded_tokens
+    train_steps   batches (indices)                                        seconds, loss (lists, by step)
+    setup_serve   tasks, size, texts (one per task), threads=2, seed=0     real_tokens, padded_tokens
     serve         mode (bare, one, mixed), repeats                         seconds
     check_serve                                                            equal, largest_difference,
                                                                            least_difference_between_tasks

@@ -75,7 +75,7 @@ def learn(bank: Bank, step: Step) -> Entry:
 
 
 def run(wheel: Path, folder: Path) -> tuple[Bank, Outcome]:
-    """Train all tasks, check that the first one is unchanged, and predict a mixed batch."""
+    """Train all tasks, check that the first task is unchanged, and predict a mixed batch."""
     steps = stream(wheel)
     bank = Bank(folder)
     console.err.print(f"base: {bank.encoder.name}, {bank.encoder.shape.parameters:,} parameters, frozen\n")

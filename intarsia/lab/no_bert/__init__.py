@@ -77,7 +77,7 @@ class Baseline:
     versions: dict[str, str]
 
     def best(self, count: int = 5) -> list[Trial]:
-        """Return the best trials on dev. The earlier of equal trials, usually the simpler one, comes first."""
+        """Return the best trials on dev. The earlier of two equal trials comes first; it is usually simpler."""
         return sorted((t for t in self.trials if t.dev is not None), key=lambda t: -(t.dev or 0.0))[:count]
 
     def summary(self) -> str:

@@ -75,9 +75,9 @@ def plan(data: TaskData, seed: int) -> Iterator[Candidate]:
 def _default_candidates(data: TaskData) -> list[Candidate]:
     def add(views: Sequence[View], model: str, weighting: str = "tf-idf", **options: Any) -> None:
         components = 100 if model in DENSE_MODELS and views else 0
-        made.append(_candidate(data, views, model, options, weighting=weighting, components=components))
+        found.append(_candidate(data, views, model, options, weighting=weighting, components=components))
 
-    made: list[Candidate] = []
+    found: list[Candidate] = []
     trees: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.05, "max_leaf_nodes": 15}
     network: dict[str, Any] = {"hidden_layer_sizes": 64, "alpha": 10.0, "learning_rate_init": 1e-3, "max_iter": 20}
     both: tuple[View, ...] = ("word", "char")
@@ -108,7 +108,7 @@ def _default_candidates(data: TaskData) -> list[Candidate]:
     add(both, "MLP", **network)
     if len(data.labels) <= MANY_LABELS:
         add(both, "boosted trees", **trees)
-    return made
+    return found
 
 
 def _random_candidate(generator: random.Random, data: TaskData) -> Candidate:

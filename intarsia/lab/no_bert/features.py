@@ -91,12 +91,16 @@ def _overlap(first: str, second: str, idf: dict[str, float]) -> list[float]:
     a, b = Counter(_words(first)), Counter(_words(second))
     weight = {w: idf.get(w, idf[""]) for w in a | b}
     shared, only_a, only_b = a.keys() & b.keys(), a.keys() - b.keys(), b.keys() - a.keys()
-    heavy, heavy_a, heavy_b = (sum(weight[w] for w in sorted(some)) for some in (shared, only_a, only_b))
-    square_a, square_b = (sum((n * weight[w]) ** 2 for w, n in some.items()) for some in (a, b))
+    shared_weight, only_a_weight, only_b_weight = (
+        sum(weight[w] for w in sorted(words)) for words in (shared, only_a, only_b)
+    )
+    square_a, square_b = (sum((n * weight[w]) ** 2 for w, n in counts.items()) for counts in (a, b))
     dot = sum(a[w] * b[w] * weight[w] ** 2 for w in sorted(shared))
-    pieces_a, pieces_b = ({text[i : i + 3] for i in range(len(text) - 2)} for text in (first.lower(), second.lower()))
-    two_a, two_b = (set(zip(words, words[1:], strict=False)) for words in (_words(first), _words(second)))
-    numbers_a, numbers_b = ({w for w in some if w.isdecimal()} for some in (a, b))
+    trigrams_a, trigrams_b = (
+        {text[i : i + 3] for i in range(len(text) - 2)} for text in (first.lower(), second.lower())
+    )
+    bigrams_a, bigrams_b = (set(zip(words, words[1:], strict=False)) for words in (_words(first), _words(second)))
+    numbers_a, numbers_b = ({w for w in counts if w.isdecimal()} for counts in (a, b))
     length_a, length_b = a.total(), b.total()
     return [
         math.log1p(length_a),
@@ -108,13 +112,13 @@ def _overlap(first: str, second: str, idf: dict[str, float]) -> list[float]:
         len(shared) / max(1, len(a | b)),
         len(shared) / max(1, len(a)),
         len(shared) / max(1, len(b)),
-        heavy / max(1e-9, heavy + heavy_a),
-        heavy / max(1e-9, heavy + heavy_b),
+        shared_weight / max(1e-9, shared_weight + only_a_weight),
+        shared_weight / max(1e-9, shared_weight + only_b_weight),
         max((weight[w] for w in only_b), default=0.0),
         dot / max(1e-9, math.sqrt(square_a * square_b)),
-        len(pieces_a & pieces_b) / max(1, len(pieces_a | pieces_b)),
-        len(pieces_a & pieces_b) / max(1, len(pieces_b)),
-        len(two_a & two_b) / max(1, len(two_b)),
+        len(trigrams_a & trigrams_b) / max(1, len(trigrams_a | trigrams_b)),
+        len(trigrams_a & trigrams_b) / max(1, len(trigrams_b)),
+        len(bigrams_a & bigrams_b) / max(1, len(bigrams_b)),
         len(numbers_b - numbers_a),
         len(numbers_a - numbers_b),
     ]

@@ -24,6 +24,7 @@ TASKS = ("glue/mnli", "glue/cola")
 
 
 def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
+    """Return the runs whose adapters are removed after training."""
     found = []
     for task in config.tasks:
         grid = config.task_grid(task)
@@ -34,6 +35,7 @@ def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     config, depth = results.config, int(results.store.encoder["layers"])
     report = ExperimentReport("ablation", TITLE)
     maps, rows = [], []

@@ -42,6 +42,7 @@ def _method(task: str, config: ExperimentConfig, name: str) -> Bottleneck:
 
 
 def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
+    """Return the runs of full fine-tuning and of every variant."""
     found = []
     for task in config.tasks:
         grid = config.task_grid(task)
@@ -52,6 +53,7 @@ def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     config, depth = results.config, int(results.store.encoder["layers"])
     report = ExperimentReport("alternatives", TITLE)
     titles: dict[str, str] = {}

@@ -12,6 +12,7 @@ TASKS = tuple(published.FURTHER.rows["full"].scores)
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     paper_table, depth = published.FURTHER, int(results.store.encoder["layers"])
     title = f"Further tasks, accuracy: {encoder_name(results)}, with the published scores of {paper_table.encoder}"
     groups = (no_bert.GROUP, "full", "variable", "adapters")

@@ -15,6 +15,7 @@ TASKS = tuple(task for task in published.GLUE_TASKS if task != published.MISMATC
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     paper_table, depth = published.GLUE, int(results.store.encoder["layers"])
     title = f"GLUE: {encoder_name(results)}, with the published scores of {paper_table.encoder}"
     report = ExperimentReport(

@@ -34,6 +34,7 @@ METHODS = (  # attention-only-48 and parallel-24: the best variants below 1 % of
 
 
 def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
+    """Return the runs of every method with its own recipe."""
     found = []
     for task in config.tasks:
         grid = config.task_grid(task)
@@ -46,6 +47,7 @@ def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     config, depth = results.config, int(results.store.encoder["layers"])
     report = ExperimentReport("methods", TITLE)
     everything = planned_runs(config, depth)

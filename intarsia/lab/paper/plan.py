@@ -191,6 +191,7 @@ class RunGrid:
 
 
 def full(task: str, config: ExperimentConfig) -> list[PlannedRun]:
+    """Return the runs of full fine-tuning."""
     grid = config.task_grid(task)
     return RunGrid(task, "full", [Full()], grid.base_rates, grid.base_epochs, _extra_scores(task)).runs(config)
 
@@ -205,12 +206,14 @@ def variable(task: str, config: ExperimentConfig, depth: int, *, every: bool = F
 
 
 def adapters(task: str, config: ExperimentConfig, sizes: Iterable[int] | None = None) -> list[PlannedRun]:
+    """Return the runs of adapters of the given sizes, or of all sizes in the grid."""
     grid = config.task_grid(task)
     methods = [Bottleneck(size) for size in sizes or sorted({*grid.sizes, grid.fixed_size})]
     return RunGrid(task, "adapters", methods, grid.rates, grid.epochs, _extra_scores(task)).runs(config)
 
 
 def layernorm(task: str, config: ExperimentConfig) -> list[PlannedRun]:
+    """Return the runs that train only LayerNorms."""
     grid = config.task_grid(task)
     rates = sorted({*grid.rates, 3e-3})  # these few parameters need a higher rate
     return RunGrid(task, "layernorm", [LayerNorms()], rates, grid.epochs, _extra_scores(task)).runs(config)

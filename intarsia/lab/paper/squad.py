@@ -24,10 +24,12 @@ EXACT = "exact-match"
 
 
 def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
+    """Return the runs of full fine-tuning and of adapters of each size."""
     return [run for task in config.tasks for run in (*plan.full(task, config), *plan.adapters(task, config))]
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     config, depth = results.config, int(results.store.encoder["layers"])
     report = ExperimentReport("squad", TITLE)
     for task in config.tasks:

@@ -42,10 +42,12 @@ def task_runs(task: str, config: ExperimentConfig, depth: int) -> list[PlannedRu
 
 
 def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
+    """Return the runs of all tasks."""
     return [run for task in config.tasks for run in task_runs(task, config, depth)]
 
 
 def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
     config, depth = results.config, int(results.store.encoder["layers"])
     report = ExperimentReport("tradeoff", TITLE)
     found = {task: _selected(results, task_runs(task, config, depth)) for task in config.tasks}
