@@ -111,5 +111,5 @@ ABLATION_SINGLE_DROP = 2.0  # per cent of the score: the largest drop of any sin
 ABLATION_ALL = {"glue/mnli": 37.0, "glue/cola": 69.0}  # accuracy without any adapters: the majority class
 ABLATION_LOWER = "layers 0–4 can be removed on MNLI at almost no loss"
 
-INIT = "stable up to a standard deviation of 0.01, lower above, on CoLA first"
+INIT = "stable up to a standard deviation of 0.01, lower accuracy above, first on CoLA"
 ALTERNATIVES = "no variant improves on the plain adapter; the paper gives no scores"
