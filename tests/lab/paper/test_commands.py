@@ -295,7 +295,7 @@ def test_options_before_the_name_are_refused(tmp_path: Path) -> None:
 def test_a_group_is_trained_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     with RunStore(tmp_path, tiny_folder).work_folders("glue", ["full", "variable"]):
         for options in ((), ("--only", "variable,adapters")):
-            with pytest.raises(IntarsiaError, match=r"another process runs .* group (variable|full)"):
+            with pytest.raises(IntarsiaError, match=r"another .* process is training the group (variable|full)"):
                 paper("glue", folder, tiny_folder, tmp_path, *options)
         assert paper("glue", folder, tiny_folder, tmp_path, "--only", "adapters").exit_code == 0
 
@@ -309,7 +309,7 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
     store = RunStore(tmp_path, tiny_folder)
     first = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--only", "full").stdout
     assert {record.method["type"] for record in store.records("glue/cola").values()} == {"full"}
-    assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Only 1 of 5 runs are there" in first
+    assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Incomplete: 1 of 5 planned runs" in first
     assert cells(first, "total, 1 task")[3:7] == ["1.00×", "9×", "–", "–"]
     second = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "rte,mnli", "--only", "adapters, variable").stdout
     assert cells(second, "RTE  ")[2] == "–" and "–" not in cells(second, "RTE  ")[4:8]
@@ -358,6 +358,6 @@ def test_a_method_that_the_encoder_cannot_have_is_a_record_with_its_reason(
 
     monkeypatch.setattr(TopLayers, "check", refuse)
     out = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola").stdout
-    assert "2 runs failed; the first: not on this base" in out
+    assert "2 runs failed. The first error: not on this base" in out
     row = next(line for line in out.splitlines() if line.startswith("CoLA  ")).split()
     assert row[4:6] == ["–", "–"]  # variable fine-tuning and its n
