@@ -8,7 +8,7 @@ from intarsia.lab.paper.experiment import Experiment
 from intarsia.lab.paper.figures import Curve, curves
 from intarsia.lab.paper.plan import Asked, Planned, Searched
 from intarsia.lab.paper.selection import Mean, Results
-from intarsia.methods import Bottleneck
+from intarsia.methods import Bottleneck, to_dict
 
 TITLE = "Initialisation of adapters"
 TASKS = ("glue/mnli", "glue/cola")
@@ -34,7 +34,7 @@ def draw(results: Results) -> Drawn:
         points = []
         title = names.official(task)
         for std in asked.values(task).stds:
-            best = results.choose(own, lambda one, s=std: getattr(one.method, "std", None) == s)  # type: ignore[misc]
+            best = results.choose(own, lambda one, s=std: to_dict(one.method)["std"] == s)  # type: ignore[misc]
             if best is None:
                 continue
             title, score = names.title(task, best.data), best.score
