@@ -6,6 +6,7 @@ from intarsia.methods.pfeiffer import Pfeiffer as Pfeiffer
 from intarsia.methods.bapna import Bapna as Bapna
 from intarsia.methods.pal import PAL as PAL
 from intarsia.methods.lora import LoRA as LoRA
+from intarsia.methods.dora import DoRA as DoRA
 from intarsia.methods.ia3 import IA3 as IA3
 from intarsia.methods.prefix import Prefix as Prefix
 from intarsia.methods.bitfit import BitFit as BitFit

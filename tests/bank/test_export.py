@@ -14,6 +14,7 @@ import pytest
 import torch
 from families import FAMILY_NAMES, plain_model, tiny_tokenizer
 from safetensors.torch import load_file
+from small_methods import SMALL
 
 import intarsia
 from intarsia import methods as m
@@ -26,25 +27,17 @@ from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.heads import Head
 
-ALL_LINEAR = ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")
-METHODS: dict[str, Method] = {
-    "lora": m.LoRA(rank=2, targets=ALL_LINEAR),
-    "ia3": m.IA3(),
-    "bitfit": m.BitFit(),
-    "layernorm": m.LayerNorms(),
-    "lt-sft": m.LotteryTicket(share=0.05),
-    "diff-pruning": m.DiffPruning(share=0.05),
-    "top": m.TopLayers(number=2),
-    "full": m.Full(),
-}
+METHODS = {name: method for name, method in SMALL.items() if method.mergeable}
 # Why not, of the pairs that cannot be.
 REFUSED = {
     ("albert", "lora"): "share one set of weights",
+    ("albert", "dora"): "share one set of weights",
     ("albert", "ia3"): "share one set of weights",
     ("albert", "bitfit"): "share one set of weights",
     ("albert", "layernorm"): "share one set of weights",
     ("albert", "top"): "share one set of weights",
     ("deberta-v2", "lora"): "query and key",
+    ("deberta-v2", "dora"): "query and key",
     ("deberta-v2", "ia3"): "query and key",
     ("deberta-v2", "bitfit"): "query and key",
     ("modernbert", "bitfit"): "no such bias",
