@@ -300,7 +300,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         (["task", "--merged", "out"], "not empty"),
         (["tusk", "--merged", "out2"], "task"),
         (["task", "--merged", "out2", "--version", "3"], "no version 3"),
-        (["adapter", "--merged", "out2"], "lora, ia3, bitfit"),
+        (["adapter", "--merged", "out2"], "lora, dora, ia3, bitfit"),
         (["task"], "--merged"),
     ]:
         code, _, err = run(*arguments)
