@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +37,6 @@ PROBLEMS = {
     "label": "single_label_classification",
     "labels": "multi_label_classification",
     "score": "regression",
-}
-
-
-@dataclass(frozen=True)
-class Classifier:
-    """Where a family's sequence-classification class keeps a dense layer on the first token, whose tanh goes to a
-    linear output. ELECTRA's has gelu there, DistilBERT's relu, and ModernBERT's a norm behind: these are not our head.
-    """
-
-    dense: str
-    output: str
-    options: Mapping[str, str] = field(default_factory=dict)  # of the configuration, that make it so
-
-
-_LIKE_ROBERTA = Classifier("classifier.dense", "classifier.out_proj")
-CLASSIFIERS = {
-    "bert": Classifier("bert.pooler.dense", "classifier"),
-    "albert": Classifier("albert.pooler", "classifier"),
-    "roberta": _LIKE_ROBERTA,
-    "xlm-roberta": _LIKE_ROBERTA,
-    "mpnet": _LIKE_ROBERTA,
-    "deberta-v2": Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"}),
 }
 
 
@@ -147,7 +125,7 @@ class _Model:
         self.head = inlay.learned.head_tensors
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
-        self.classifier = CLASSIFIERS.get(shape.family) if "pooler.weight" in self.head else None
+        self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
         # A base without a pooler: `transformers` would make up a random one.
         self.options = {} if self.classifier or shape.pooler or pooler is None else {"add_pooling_layer": False}
         self.name = ""

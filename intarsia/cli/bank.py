@@ -102,8 +102,8 @@ def export(
 ) -> None:
     """Write a task as a plain transformers folder that needs no Intarsia.
 
-    For methods that can be merged into the base's weights: lora, ia3, bitfit, layernorm, lt-sft, diff-pruning, top and
-    full. The folder is read back with transformers alone, and kept only if its logits are the bank's.
+    For methods that can be merged into the base's weights; `intarsia methods` lists them. The folder is read back
+    with transformers alone, and kept only if its logits are the bank's.
     """
     from intarsia.cli import console
 

@@ -9,6 +9,7 @@ from intarsia.cli.console import out, table
 from intarsia.formatting import number
 from intarsia.lab.comparison_rows import baseline_row, comparison_columns, comparison_notes, comparison_rows, share
 from intarsia.lab.cost import ASSUMED, ROWS, STEPS, TOKENS
+from intarsia.methods import METHODS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,18 +39,18 @@ def methods_table(found: Catalogue) -> list[RenderableType]:
     ]
     if twice := [m.name for m in found.methods if m.steps == 2]:
         notes.append(f"{' and '.join(twice)} train in two phases: twice as many steps as were asked for.")
-    notes.append(
-        "features: the base runs over the data once, forward only, a third of what an epoch of full fine-tuning "
-        "costs; the steps after that cost next to nothing."
-    )
+    for name in dict.fromkeys(m.method["type"] for m in found.methods if METHODS[m.method["type"]].cached):
+        notes.append(
+            f"{name}: the base runs over the data once, forward only, a third of what an epoch of full fine-tuning "
+            "costs; the steps after that cost next to nothing."
+        )
     return [made, "", *(line for note in notes for line in _wrapped(note))]
 
 
 def _measured(found: Catalogue) -> str:
-    full = next(m.step_seconds or 0.0 for m in found.methods if m.name == "full")
     return (
-        f"measured, full fine-tuning = 1 ({1000 * full:,.0f} ms): {ROWS} texts of {TOKENS} tokens, medians of {STEPS} "
-        "steps, each beside one of full fine-tuning"
+        f"measured, full fine-tuning = 1 ({1000 * found.full_seconds:,.0f} ms): {ROWS} texts of {TOKENS} tokens, "
+        f"medians of {STEPS} steps, each beside one of full fine-tuning"
     )
 
 

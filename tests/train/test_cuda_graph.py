@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,26 +19,26 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
+from small_methods import SMALL  # noqa: E402
 from tagged import colours, riddles  # noqa: E402
 
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
+from intarsia.encoder.site_view import SiteView  # noqa: E402
+from intarsia.encoder.sites import FFN_OUTPUT, Shape  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
-    IA3,
-    PAL,
-    Bapna,
-    BitFit,
+    METHODS as REGISTERED,
+)
+from intarsia.methods import (  # noqa: E402
     Bottleneck,
     DiffPruning,
-    Features,
     Full,
     LayerNorms,
-    LoRA,
     LotteryTicket,
     Method,
-    Pfeiffer,
     Prefix,
+    Spec,
     TopLayers,
 )
 from intarsia.methods.method import Ending  # noqa: E402
@@ -64,10 +64,33 @@ def job(number: int, method: Method, *, dropout: bool = False, pooling: str = "m
     return Job(f"job{number}", load_data(content), method, pooling, Settings(**options))  # type: ignore[arg-type]
 
 
+@dataclasses.dataclass(frozen=True)
+class Toy(Method):
+    """Written by docs/add-a-method.md: a gain on each layer's feed-forward output, of which it uses two forms."""
+
+    name: ClassVar[str] = "toy"
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((FFN_OUTPUT, layer) for layer in range(shape.layers))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {f"{layer}.{FFN_OUTPUT}.gain": Spec((shape.width,), "zeros") for layer in range(shape.layers)}
+
+    def count(self, shape: Shape) -> int:
+        return shape.layers * shape.width
+
+    def output(self, view: SiteView, h: torch.Tensor) -> torch.Tensor:
+        gains = view.tensors[f"{view.layer}.{view.site}.gain"]
+        by_hand = gains.index_select(0, view.owners.owner_of_token)
+        return h * (1 + 0.5 * by_hand + 0.5 * view.each(f"{view.layer}.{view.site}.gain"))
+
+
+ROUTED = [m for m in SMALL.values() if not m.changes_base and not m.cached]
 METHODS = [
-    Bottleneck(8), Bottleneck(5, activation="relu"), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"),
-    Bottleneck(4, depth=2), Pfeiffer(5), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), BitFit(), LayerNorms(),
-    PAL(8, 4), Prefix(5),
+    Bottleneck(5, activation="relu"), Bottleneck(6, inner_norm="layer"), Bottleneck(4, depth=2), Toy(), *ROUTED,
 ]  # fmt: skip
 
 
@@ -363,7 +386,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
 
 
 @pytest.mark.skipif(not CUDA, reason="bf16 is for GPUs")
-@pytest.mark.parametrize("method", [*METHODS, *PHASED, Bapna(5), Full(), TopLayers(1), Features()], ids=str)
+@pytest.mark.parametrize("method", [*METHODS, *PHASED, *SMALL.values()], ids=str)
 def test_every_method_trains_in_bf16(method: Method) -> None:
     encoder = tiny_with_words().to("cuda", torch.bfloat16)
     done: list[Any] = []
@@ -409,3 +432,11 @@ def test_what_cannot_be_recorded_is_known() -> None:
     assert not can_record(job(0, Bottleneck(4), max_length=513), encoder)
     assert can_record(job(0, Full()), encoder) and not can_record(job(0, Full(), pooling="pooler"), encoder)
     assert can_record(job(0, LotteryTicket()), encoder) and not can_record(job(0, Prefix(65)), encoder)
+    assert {type(m) for m in SMALL.values() if can_record(job(0, m), encoder)} == set(REGISTERED.values())
+
+    class Silent(Toy):
+        recordable = Method.recordable
+
+    assert can_record(job(0, Toy()), encoder) and not can_record(job(0, Silent()), encoder)  # who says nothing
+    for family in ("deberta-v2", "modernbert"):
+        assert not can_record(job(0, Bottleneck(4)), Encoder(plain_model(family), tiny_tokenizer(), name="tiny"))

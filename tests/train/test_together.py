@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from families import opinions, tiny_with_words
+from small_methods import SMALL
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
-from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Full, LayerNorms, LoRA, Method, Pfeiffer, Prefix
+from intarsia.methods import BitFit, Bottleneck, Full, LoRA, Method
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
@@ -23,8 +24,8 @@ from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.step import step_together
 
 METHODS: list[Method] = [
-    Bottleneck(8), Bottleneck(4), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"), Pfeiffer(5),
-    Bapna(5), PAL(8, 4), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), Prefix(3), BitFit(), LayerNorms(),
+    Bottleneck(8), Bottleneck(6, inner_norm="layer"),
+    *(method for method in SMALL.values() if not method.changes_base and not method.cached),
 ]  # fmt: skip
 
 

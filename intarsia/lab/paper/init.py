@@ -14,7 +14,7 @@ from intarsia.lab.paper.experiment_report import (
 from intarsia.lab.paper.figures import Curve, curves
 from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun, RunGrid
 from intarsia.lab.paper.selection import Mean, Results
-from intarsia.methods import Bottleneck
+from intarsia.methods import Bottleneck, to_dict
 
 TITLE = "Initialisation of adapters"
 TASKS = ("glue/mnli", "glue/cola")
@@ -40,7 +40,7 @@ def draw(results: Results) -> ExperimentReport:
         points = []
         title = names.official(task)
         for std in config.task_grid(task).stds:
-            best = results.select(own, lambda one, s=std: getattr(one.method, "std", None) == s)  # type: ignore[misc]
+            best = results.select(own, lambda one, s=std: to_dict(one.method)["std"] == s)  # type: ignore[misc]
             if best is None:
                 continue
             title, score = names.title(task, best.data), best.score

@@ -10,7 +10,7 @@ from intarsia.lab.paper import names, no_bert, plan, published
 from intarsia.lab.paper.experiment_report import ReportTable, percent
 from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun
 from intarsia.lab.paper.selection import Mean, Results, SelectedSetting, share, total
-from intarsia.methods import Bottleneck, TopLayers
+from intarsia.methods import to_dict
 
 Best = dict[str, SelectedSetting | no_bert.BaselineResult | None]  # by group
 Line = tuple[str, dict[str, Mean | None]]  # a row's task, and its score for each group
@@ -32,7 +32,7 @@ def chosen(results: Results, task: str, depth: int) -> Best:
     swept = plan.adapters(task, config)
 
     def has(sizes: Sequence[int]) -> Any:
-        return lambda one: isinstance(one.method, Bottleneck) and one.method.size in sizes
+        return lambda one: to_dict(one.method)["size"] in sizes
 
     return {
         no_bert.GROUP: no_bert.stored_baseline(results, task),
@@ -111,7 +111,7 @@ def _title(task: str, groups: Best) -> str:
 
 
 def _option(one: Any, name: str) -> str:
-    return "–" if one is None else str(getattr(one.method, name))
+    return "–" if one is None else str(to_dict(one.method)[name])
 
 
 def _trained(task: str) -> str:
@@ -161,13 +161,12 @@ def _sums(
 def tried_note(results: Results, depth: int) -> str:
     """What n and size were chosen from, as far as there are runs of them."""
     config = results.config
-    numbers, sizes = set[int](), set[int]()
+    tried: dict[str, set[int]] = {group: set() for group in OPTIONS}
     for task in config.tasks:
-        tried = (*plan.variable(task, config, depth), *plan.adapters(task, config))
-        there = [one.method for one in tried if results.record(one)]
-        numbers |= {method.number for method in there if isinstance(method, TopLayers)}
-        sizes |= {method.size for method in there if isinstance(method, Bottleneck)}
-    listed = [", ".join(map(str, sorted(values))) or "none" for values in (numbers, sizes)]
+        for one in (*plan.variable(task, config, depth), *plan.adapters(task, config)):
+            if results.record(one):
+                tried[one.group].add(to_dict(one.method)[OPTIONS[one.group]])
+    listed = [", ".join(map(str, sorted(values))) or "none" for values in tried.values()]
     return (
         f"Chosen on validation, task by task: the top n layers from {listed[0]}, the adapters' size from {listed[1]}."
     )

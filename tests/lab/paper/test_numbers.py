@@ -53,7 +53,7 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
     for first, last, value in together["removed"]:
         # Alone, and truly removed: a method that lives in the other layers, with all LayerNorms tuned.
         left = tuple(n for n in range(3) if not first <= n <= last)
-        gone = scoring.without(own, (first, last))
+        gone = job.method.without_layers(own, first, last)
         alone = scoring._answers(job, result, encoder, [gone])[0]
         assert score(result.metric, gold, result.learned.task_kind.decide(alone), job.data.labels) == value
         names = {n for n in own if ".output." not in n or int(n.split(".")[0]) in left}
