@@ -269,7 +269,7 @@ def test_folders_are_replaced_only_when_told_and_never_those_in_use(
     with pytest.raises(IntarsiaError, match="holds the bank"):
         bank.export("task", tmp_path, force=True)
     monkeypatch.chdir(out)
-    with pytest.raises(IntarsiaError, match="you are in"):
+    with pytest.raises(IntarsiaError, match="current working directory"):
         bank.export("task", ".", force=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base, "name", str(out))

@@ -173,7 +173,7 @@ def test_damage_that_leaves_size_and_time_unchanged(store: Store) -> None:
     flip(path, -1)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert store.entry("sentiment").state == "ok"
-    with pytest.raises(BankError, match="does not have the digest"):
+    with pytest.raises(BankError, match="does not match its digest"):
         store.load("sentiment")
     assert store.entry("sentiment").state == Store(store.folder).entry("sentiment").state == "damaged"
     flip(path, -1)
