@@ -1,4 +1,4 @@
-"""An experiment's tables and notes, for a terminal."""
+"""An experiment's tables and notes, for the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 100  # columns of a terminal
 
 
 def paper_tables(drawn: Drawn) -> list[RenderableType]:
-    """Each table under its title, then the notes, wrapped."""
+    """Return each table under its title, then the wrapped notes."""
     made: list[RenderableType] = []
     for sheet in drawn.sheets:
         body = table(sheet.columns, sheet.rows[: len(sheet.rows) - sheet.sums], left=sheet.left)

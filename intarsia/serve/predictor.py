@@ -2,8 +2,8 @@
 
 The first request of a task copies the task's tensors into a slot. If all slots of its shape are taken, the least
 recently used task is evicted. Adding or switching a task rebuilds nothing, so its cost does not depend on the number of
-tasks. A task that changes weights of the base (full or sparse fine-tuning) runs in separate passes with its own weights.
-The base's weights are never modified.
+tasks. A task that changes weights of the base (full or sparse fine-tuning) runs in separate passes with its own
+weights. The base's weights are never modified.
 
 A lock admits one call at a time, so the calling thread owns the slots and passes. The order of the rows in a pass
 depends on the call alone, not on slot numbers. The same call therefore gives bitwise equal results, whatever other

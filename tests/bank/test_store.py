@@ -102,7 +102,7 @@ def test_a_foreign_file_is_flagged_and_not_loaded(store: Store) -> None:
     both = rf"0002\.safetensors.*{OTHER_BASE['fingerprint']}.*{BASE['fingerprint']}"
     with pytest.raises(BankError, match=both):
         store.load("a")
-    with pytest.raises(BankError, match="holds the task 'a', but lies in the folder of 'b'"):
+    with pytest.raises(BankError, match="holds the task 'a', but is in the folder of 'b'"):
         store.load("b")
     assert [(problem.name, problem.version) for problem in store.verify()] == [("a", 2), ("b", 2)]
     assert store.load("a", 1).name == "a"
