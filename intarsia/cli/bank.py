@@ -20,7 +20,7 @@ from intarsia.cli.shared import (
 
 @app.command(rich_help_panel="The bank")
 def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
-    """List the tasks with their scores, trained parameters and file sizes."""
+    """List the tasks: scores, trained parameters, file sizes."""
     from intarsia.cli import console
     from intarsia.cli.tables import tasks_dict, tasks_table
 
@@ -42,7 +42,7 @@ def show(
     bank: BankOption = Path("bank"),
     json: JsonOption = False,
 ) -> None:
-    """Show one task: labels, scores, method, training, data and versions."""
+    """Show one task: labels, scores, method, training, versions."""
     from intarsia.cli import console
     from intarsia.cli.tables import entry_dict, show_table
 
@@ -96,11 +96,12 @@ def export(
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
 ) -> None:
-    """Export a task as a plain transformers folder, usable without Intarsia.
+    """Export a task as a plain transformers folder.
 
-    The method must be mergeable into the base's weights: lora, ia3, bitfit,
-    layernorm, lt-sft, diff-pruning, top or full. The command loads the folder
-    with transformers alone, and keeps it only if its logits match the bank's.
+    The folder works without Intarsia. The task's method must be mergeable into
+    the base's weights: lora, ia3, bitfit, layernorm, lt-sft, diff-pruning, top
+    or full. The command loads the folder with transformers alone, and keeps it
+    only if its logits match the bank's.
     """
     from intarsia.cli import console
 

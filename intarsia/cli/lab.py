@@ -33,7 +33,7 @@ def methods(
     measure: Annotated[bool, typer.Option("--measure", help="Measure real steps instead of estimating.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the methods with their parameters and the cost of a training step."""
+    """List the methods, their parameters and their training cost."""
     from intarsia.cli import console
     from intarsia.cli.lab_tables import methods_table
     from intarsia.lab.catalogue import catalogue
@@ -79,7 +79,7 @@ def compare(
     pooling: PoolingOption = "mean",
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", "--lr", help="The same for all methods.", show_default="each method's own"),
+        typer.Option("--learning-rate", "--lr", help="One rate for all methods.", show_default="each method's own"),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
@@ -144,7 +144,7 @@ def baseline(
     seed: Annotated[int, typer.Option(help="Seed of the split, the candidates and the fits.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Search for the best model without a pretrained transformer, as a baseline.
+    """Search for the best model without a pretrained transformer.
 
     The candidates are linear models, naive Bayes, boosted trees and small
     networks over n-grams of words and characters. The model with the best

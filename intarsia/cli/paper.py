@@ -17,8 +17,8 @@ paper = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Reproduce the tables and figures of Houlsby et al. (2019).\n\nThe tables also show the published numbers. "
-    "Every completed run is stored under [cyan]--results[/]. The same command resumes after an interruption, trains only "
-    "the missing runs after a change of grid or seeds, and only draws if no run is missing.",
+    "Every completed run is stored under [cyan]--results[/]. The same command resumes after an interruption, trains "
+    "only the missing runs after a change of grid or seeds, and only draws if no run is missing.",
 )
 app.add_typer(paper, rich_help_panel="The laboratory")
 

@@ -43,8 +43,8 @@ EncoderOption = Annotated[
     str | None,
     typer.Option(
         "--encoder", "-e", show_default="the bank's base, or minilm",
-        help="The frozen base: [cyan]minilm[/], a transformers folder or a hub name. Needed for a new bank, or if the "
-        "base has moved.",
+        help="The frozen base: [cyan]minilm[/], a transformers folder or a hub name. A bank stores its base; set this "
+        "for a new bank, or if the base has moved.",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

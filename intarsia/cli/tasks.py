@@ -267,7 +267,7 @@ def predict(
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
 ) -> None:
-    """Predict with a task: texts from arguments, standard input or a file.
+    """Predict with a task, from arguments, standard input or a file.
 
     The command prints one JSON object per text, or CSV. The input of a task
     depends on its kind:
