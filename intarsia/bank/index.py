@@ -132,7 +132,7 @@ class Index:
         connection.execute("COMMIT")
 
     def _give_up(self, error: Exception) -> bool:
-        """Handle a failure. Return True after renaming a corrupt file (write a new one); otherwise use memory alone."""
+        """Handle a failure: return True after renaming a corrupt file, else work in memory and return False."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_BUSY:
             return False  # keep the rows in memory; the file stays usable

@@ -56,7 +56,7 @@ def _cell(part: Part | None) -> str:
 
 
 def _together(status: Status) -> str:
-    """Return the rows of a task without official parts. A sample of such a task may have parts."""
+    """Return the rows of a task without official parts. A sample may have parts."""
     if status.parts[0].whole:
         return f"{status.parts[0].rows:,}"
     rows = [part.rows for part in status.parts if part.rows is not None]

@@ -108,6 +108,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
         for v in versions
     ]
+    source = data.get("path") or data.get("source") or data.get("hub") or "in memory"
     label = _collapsed(header)
     collapsed = "" if label is None else f"; predicts {label} for every text"
     rows = [
@@ -119,10 +120,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
-        [
-            "data",
-            f"{data.get('path') or data.get('source') or data.get('hub') or 'in memory'}: {_options(data['rows'])}",
-        ],
+        ["data", f"{source}: {_options(data['rows'])}"],
         ["split", str(data.get("split"))],
         ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
@@ -160,7 +158,7 @@ def learned(entry: Entry) -> str:
 
 
 def _collapsed(header: InlayHeader) -> str | None:
-    """Return the label that the best epoch predicts for every validation text, if there is such a label."""
+    """Return the label that the best epoch predicts for every validation text, or None."""
     best = int(header.metrics.get("best_epoch") or 0)
     label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
     return None if label is None else escape(repr(label))

@@ -36,9 +36,7 @@ OWN_WEIGHTS = 2  # resident tasks that change the base: each holds a copy of the
 
 Request = tuple[Served, Segment]
 Out = TypeVar("Out")
-Read = Callable[
-    [Resident, Tensor, Sequence[Segment]], Sequence[Out]
-]  # the logits of one task's rows → one output for each row
+Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # logits of one task's rows → outputs by row
 
 
 class Predictor:
