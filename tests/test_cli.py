@@ -187,7 +187,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     rest = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait() == 130 and "goes on from the last stored step" in rest
+    assert process.wait() == 130 and "resume from the last checkpoint" in rest
     (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
     verified = intarsia("verify", cwd=tmp_path)
     assert verified.returncode == 0 and "0 damaged" in verified.stdout

@@ -298,7 +298,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(ended.value.code or 0), predictions.out, predictions.err
 
     code, out, err = run("task", "--merged", "out")
-    assert code == 0 and not err and "task version 1 written to out: BertModel, its head in head.safetensors" in out
+    assert code == 0 and not err and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
     assert re.search(r"logits of 5 texts differ by at most \d\.\de-\d\d of the largest", out)
     assert run("task", "--merged", "out", "--force", "--version", "1")[0] == 0
     for arguments, message in [
