@@ -275,7 +275,7 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     rest = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait() == 130 and "The same command goes on" in rest and "Traceback" not in rest
+    assert process.wait() == 130 and "Repeat the command to resume" in rest and "Traceback" not in rest
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "1/3 features, seed 0: accuracy" in again.stderr and "stored before" in again.stderr
