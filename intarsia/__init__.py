@@ -1,4 +1,4 @@
-"""Intarsia: many tasks as small inlays over one frozen base.
+"""Intarsia stores many NLP tasks as small inlays over one frozen transformer.
 
     import intarsia
     from intarsia import Bottleneck
@@ -7,7 +7,7 @@
     bank.learn("spam", "spam.csv", method=Bottleneck(64))
     bank.predict("spam", ["You have won!"])
 
-Names load when first used: importing this package imports neither torch nor transformers.
+Public names are imported on first use, so importing this package imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from intarsia.tasks import load_data as load_data
     from intarsia.train.job import Settings as Settings
 
-_WHERE = {
+_MODULES = {
     "Bank": "intarsia.bank.bank",
     "Encoder": "intarsia.encoder.encoder",
     "Evaluation": "intarsia.bank.bank",
@@ -50,10 +50,10 @@ def open(
     device: str = "cpu",
     precision: str | None = None,
 ) -> Bank:
-    """Open a bank; a new one is begun at the first `learn`.
+    """Open a bank. The first `learn` creates the folder of a new bank.
 
-    `encoder` is needed only to begin a bank over another base than the embedded `minilm`: a `transformers` folder, a
-    hub name, or a loaded `Encoder`. A bank remembers its base and refuses any other.
+    `encoder` is a `transformers` folder, a hub name or a loaded `Encoder`. Only a new bank over a base other than the
+    embedded `minilm` needs it: an existing bank stores the name of its base and refuses any other base.
     """
     from intarsia.bank.bank import Bank
 
@@ -62,9 +62,9 @@ def open(
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        return sorted([*_WHERE, *_methods(), "open"])
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+        return sorted([*_MODULES, *_methods(), "open"])
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
         return methods[name]
     raise AttributeError(f"module 'intarsia' has no attribute {name!r}")

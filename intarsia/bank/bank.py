@@ -1,4 +1,4 @@
-"""The bank: a folder of inlays over one frozen encoder, and everything one does with it.
+"""The bank: a folder of inlays over one frozen encoder, with the operations on it.
 
 bank = intarsia.open("bank")
 bank.learn("spam", "spam.csv", method=Bottleneck(64))
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from intarsia.train.loop import Watch
 
 
-TRIES = 8  # of a call whose tasks are replaced while it reads them
+TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's score on some examples, with a bootstrap interval."""
+    """A task's score on labelled examples, with a bootstrap interval."""
 
     task: str
     metric: str
@@ -53,7 +53,7 @@ class Evaluation:
 
 
 class Bank:
-    """A folder of inlays. The encoder is loaded when first needed."""
+    """A folder of inlays. The encoder is loaded on first use."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Bank:
 
     @property
     def encoder(self) -> Encoder:
-        """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
+        """The frozen base: the encoder given to `Bank`, else the base named in bank.json, else the embedded base."""
         with self._lock:
             if self._encoder is None:
                 from intarsia.encoder.encoder import Encoder
@@ -82,7 +82,7 @@ class Bank:
                 source = self._given or (bound["name"] if bound else EMBEDDED)
                 encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
                 if bound is not None:
-                    self.store.bind(encoder.description)  # refuses another base
+                    self.store.bind(encoder.description)  # raises if this is another base
                 self._encoder = encoder
             return self._encoder
 
@@ -95,7 +95,7 @@ class Bank:
             if self._given is not None or self.store.encoder is None:
                 raise
             raise EncoderError(
-                f"{error} The bank {self.store.folder} was begun over it: if it has moved, name its new place "
+                f"{error} It is the base of the bank {self.store.folder}. If it has moved, give its new path "
                 "(--encoder, or intarsia.open(bank, encoder))."
             ) from error
 
@@ -197,14 +197,14 @@ class Bank:
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
     def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
-        """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
+        """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
-        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over spans, a list of
-        words for tasks that tag words, or a string with mask tokens for tasks that fill in words.
+        The task kind determines the type of a text: a string; a tuple of two strings for text pairs; (question,
+        context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
         """
         if isinstance(task, str):
             if isinstance(texts, str):
-                raise IntarsiaError("predict takes a list of texts, not one string: write [text].")
+                raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
@@ -212,13 +212,13 @@ class Bank:
         from intarsia.serve.answering import answer
 
         for _ in range(TRIES):
-            with contextlib.suppress(Replaced):  # another process has just changed one of the tasks: ask again
+            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
                 return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
-        raise Refused(f"tasks in {self.store.folder} are being replaced faster than they can be read; try again.")
+        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
 
     @property
     def predictor(self) -> Predictor:
-        """Holds the tasks that were asked, in slots."""
+        """The predictor of this bank; it keeps recently used tasks resident in slots."""
         return self._tasks.predictor
 
     @property
@@ -232,7 +232,7 @@ class Bank:
             return self._served_tasks
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
-        """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
+        """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
         from intarsia.serve.scoring import score
         from intarsia.tasks.data import load_examples
 
@@ -243,14 +243,14 @@ class Bank:
         return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:
-        """The served version of every task."""
+        """Return the newest version of every task; `predict` uses these versions."""
         return self.store.entries()
 
     def cost(self) -> BankCost:
-        """What the bank costs, as the paper counts."""
+        """Return the bank's parameters and bytes, counted as in Houlsby et al. (2019)."""
         bound = self.store.encoder
         if bound is None:
-            raise UnknownTask(f"the bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
+            raise UnknownTask(f"The bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
         return account(self.tasks(), int(bound["parameters"]))
 
     def show(self, name: str, version: int | None = None) -> Entry:
@@ -260,7 +260,7 @@ class Bank:
         return self.store.versions(name)
 
     def restore(self, name: str, version: int) -> Entry:
-        """Serve an older version again: its bytes become the newest version."""
+        """Copy an older version to a new version number, so that the bank serves it again."""
         return self.store.restore(name, version)
 
     def remove(self, name: str, version: int | None = None) -> None:
@@ -270,19 +270,19 @@ class Bank:
         return self.store.verify(rebuild)
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
-        """Write a task as a plain `transformers` folder that computes the same without Intarsia.
+        """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
 
-        For methods that can be merged into the base. `force` replaces a folder that is not empty.
+        The task's method must be mergeable into the base. `force` replaces a folder that is not empty.
         """
         from intarsia.bank.export import check_folder, export, mergeable
 
         entry = self.store.entry(name, version)
         inlay = self.store.load(name, entry.version)
         method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
-        spared = {"the bank": self.store.folder, "the folder that you are in": Path.cwd()}
-        check_folder(folder, force, spared)  # before the base is loaded
-        return export(inlay, entry.version, method, self.encoder, folder, force=force, spared=spared)
+        keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
+        check_folder(folder, force, keep)  # fail before the slow loading of the base
+        return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
 
     def unfinished(self) -> list[Unfinished]:
-        """Runs whose state is stored: interrupted ones that can go on, and those under way."""
+        """Return the training runs with a stored checkpoint: interrupted ones and running ones."""
         return unfinished(self.store.folder / "work")

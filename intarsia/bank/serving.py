@@ -1,4 +1,4 @@
-"""Which version of each task the bank serves, and how a predictor reads it."""
+"""The versions that a bank serves, and how a predictor loads them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from intarsia.tasks.learned import Learned
 
 
 class Replaced(BankError):
-    """A version that was about to be read has been removed or replaced: ask the bank again which one it serves."""
+    """Another process removed or replaced a version before this one could read it: resolve the task again."""
 
 
 class ServedTasks:
-    """Names → the newest versions. New versions are picked up, and those they replace leave the predictor."""
+    """Maps task names to their newest versions, and drops replaced versions from the predictor."""
 
     def __init__(self, store: Store, predictor: Predictor) -> None:
         self.store, self.predictor = store, predictor
-        self._digests: dict[str, str] = {}  # of the version last served, by task
+        self._digests: dict[str, str] = {}  # task → digest of the version served last
         self._lock = threading.Lock()
 
     def resolve(self, names: Iterable[str]) -> dict[str, Served]:
-        """The served version of each task."""
+        """Return the newest version of each task."""
         return {name: self._resolve(name) for name in dict.fromkeys(names)}
 
     def _resolve(self, name: str) -> Served:
         entry = self.store.entry(name)
         if entry.state != "ok":
-            self.store.load(name)  # raises: says what is wrong, and which version can be restored
+            self.store.load(name)  # raises an error that names the problem and a version to restore
         digest = entry.header.digest
         with self._lock:
             old, self._digests[name] = self._digests.get(name), digest
@@ -46,7 +46,7 @@ class ServedTasks:
         except BankError as error:
             if entry.path.exists():
                 raise
-            raise Replaced(f"{entry.path} was removed while it was about to be read.") from error
-        if inlay.digest != entry.header.digest:  # a version number may be used again after a removal
-            raise Replaced(f"{entry.path} was replaced while it was about to be read.")
+            raise Replaced(f"Another process removed {entry.path} before it was read.") from error
+        if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
+            raise Replaced(f"Another process replaced {entry.path} before it was read.")
         return inlay.learned

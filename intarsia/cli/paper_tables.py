@@ -1,4 +1,4 @@
-"""An experiment's tables and notes, for a terminal."""
+"""An experiment's tables and notes, for the terminal."""
 
 from __future__ import annotations
 

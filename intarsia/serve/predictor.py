@@ -1,12 +1,13 @@
-"""Requests of many tasks, answered in one pass through the base.
+"""The predictor runs requests of many tasks in one pass through the base.
 
-A task's tensors are copied into a slot when the task is first asked. When all slots of its shape are taken, the task
-that was not asked for longest makes room. Nothing is rebuilt: adding or switching a task costs the same however many
-there are. A task that changes weights of the base (full or sparse fine-tuning) runs in passes of its own, with its
-weights in place of the base's; the base itself is never written to.
+The first request of a task copies the task's tensors into a slot. If all slots of its shape are taken, the least
+recently used task is evicted. Adding or switching a task rebuilds nothing, so its cost does not depend on the number of
+tasks. A task that changes weights of the base (full or sparse fine-tuning) runs in separate passes with its own
+weights. The base's weights are never modified.
 
-One call runs at a time: a lock makes the calling thread the owner of slots and passes. The rows of a pass are ordered
-by the call alone, never by slot numbers, so the same call gives the same bits whatever other threads asked before.
+A lock admits one call at a time, so the calling thread owns the slots and passes. The order of the rows in a pass
+depends on the call alone, not on slot numbers. The same call therefore gives bitwise equal results, whatever other
+threads have requested before.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from intarsia.serve.served import Served
 from intarsia.tasks.heads import pool, pooler_instead
 
 TOKENS_A_PASS = 4096
-OWN_WEIGHTS = 2  # tasks that change the base and stay on the device
+OWN_WEIGHTS = 2  # resident tasks that change the base: each holds a copy of the changed weights
 
 Request = tuple[Served, Segment]
 Out = TypeVar("Out")
-Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # the logits of one task's rows → an output a row
+Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # logits of one task's rows → outputs by row
 
 
 class Predictor:
-    """Answers requests of tasks over one encoder, from any number of threads."""
+    """Runs requests of tasks over one encoder, from any number of threads."""
 
     def __init__(self, encoder: Encoder, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> None:
         """`slots` and `slot_bytes` limit the resident tasks of each method shape."""
         self.encoder, self.capacity, self.slot_bytes = encoder, slots, slot_bytes
         self.shapes: dict[tuple[object, ...], ServingSlots] = {}
-        self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently asked first
-        self._changes_base: dict[str, bool] = {}  # of the tasks asked so far
+        self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self._changes_base: dict[str, bool] = {}  # for every task loaded before
         self._trim = MemoryTrim()
         self._lock = threading.RLock()
 
     def predict(self, requests: Sequence[Request]) -> list[np.ndarray]:
-        """The predictions for each request, in order: the probabilities (or the score) of its row or of its tokens."""
+        """Return the outputs of each request, in order: probabilities (or the score) of its row or of its tokens."""
         return self._in_passes(requests, lambda task, logits, rows: task.learned.task_kind.predictions(logits, rows))
 
     def logits(self, requests: Sequence[Request]) -> list[Tensor]:
-        """The head's outputs for each request, in order, for heads that read one vector a row."""
+        """Return the logits of each request, in order; only for heads that read one vector for each row."""
         return self._in_passes(requests, lambda _, logits, __: list(logits))
 
     def hold(self, task: Served) -> Resident:
-        """Make a task resident, and the most recently asked of its shape."""
+        """Return the resident task, loading it if needed, and mark it as the most recently used."""
         with self._lock:
             for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
                 if (resident := residents.get(task.key)) is not None:
@@ -68,7 +69,7 @@ class Predictor:
             return self._load(task)
 
     def drop(self, key: str) -> None:
-        """Free the memory of a task."""
+        """Remove a task from the device, if it is resident."""
         with self._lock:
             self.own_weights.pop(key, None)
             self._changes_base.pop(key, None)
@@ -101,8 +102,9 @@ class Predictor:
         with self._lock:
             shared: list[int] = []
             for rows in by_key.values():
-                if self._runs_apart(requests[rows[0]][0]):
-                    self._run(rows, requests, out, read)  # at once: whole weights of few tasks fit on a device
+                if self._runs_separately(requests[rows[0]][0]):
+                    # Run now, before another task of this kind is loaded: only a few of them are resident at a time.
+                    self._run(rows, requests, out, read)
                 else:
                     shared += rows
             self._run(sorted(shared), requests, out, read)
@@ -110,7 +112,7 @@ class Predictor:
                 self._trim()
         return out
 
-    def _runs_apart(self, task: Served) -> bool:
+    def _runs_separately(self, task: Served) -> bool:
         if task.key not in self._changes_base:
             self.hold(task)
         return self._changes_base[task.key]
@@ -118,11 +120,11 @@ class Predictor:
     def _run(self, rows: list[int], requests: Sequence[Request], out: list[Any], read: Read[Out]) -> None:
         for part in by_token_budget([len(requests[row][1].ids) for row in rows], TOKENS_A_PASS):
             for fitting in self._fitting([rows[i] for i in part], requests):
-                for row, answer in zip(fitting, self._pass([requests[row] for row in fitting], read), strict=True):
-                    out[row] = answer
+                for row, output in zip(fitting, self._pass([requests[row] for row in fitting], read), strict=True):
+                    out[row] = output
 
     def _fitting(self, rows: list[int], requests: Sequence[Request]) -> list[list[int]]:
-        """Rows in parts that ask no more tasks than the smallest table of slots holds."""
+        """Split rows into parts, each with at most as many tasks as the smallest slot table holds."""
         capacity = min((slots.capacity for slots in self.shapes.values()), default=self.capacity)
         keys = list(dict.fromkeys(requests[row][0].key for row in rows))
         if len(keys) <= capacity:
@@ -131,26 +133,27 @@ class Predictor:
         return [[row for row in rows if requests[row][0].key in part] for part in parts]
 
     def _pass(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
-        """One pass through the base for rows of tasks that share it, or of one task that changes the base."""
+        """Run one pass: for rows of tasks that share the base, or for rows of one task that changes the base."""
         held = {task.key: self.hold(task) for task in {task.key: task for task, _ in requests}.values()}
-        owners = _in_order(held)
-        order = sorted(range(len(requests)), key=lambda row: owners[requests[row][0].key])
+        positions = _positions(held)
+        order = sorted(range(len(requests)), key=lambda row: positions[requests[row][0].key])
         batch = pack([requests[row][1] for row in order], self.encoder.device)
-        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: requests[order[i]][0].key)]  # by owner
-        first_of = [held[requests[order[run[0]]][0].key] for run in runs]
-        groups = _groups(runs, first_of)
-        weights = first_of[0].weights
+        # One run of consecutive rows for each task.
+        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: requests[order[i]][0].key)]
+        residents = [held[requests[order[run[0]]][0].key] for run in runs]
+        groups = _groups(runs, residents)
+        weights = residents[0].weights
         states = self.encoder.forward(batch, groups, weights=weights)
-        pooled = {p: pool(states, batch, p) for p in dict.fromkeys(r.learned.head.pooling for r in first_of)}
+        pooled = {p: pool(states, batch, p) for p in dict.fromkeys(r.learned.head.pooling for r in residents)}
         out: list[Any] = [None] * len(requests)
-        for run, resident in zip(runs, first_of, strict=True):
+        for run, resident in zip(runs, residents, strict=True):
             first, last = run[0], run[-1] + 1
             if resident.learned.head.pooling == "none":  # the head reads every token
                 first, last = batch.offsets[first], batch.offsets[last]
             segments = [requests[order[i]][1] for i in run]
             logits = self._logits(resident, pooled[resident.learned.head.pooling][first:last], weights, segments)
-            for i, answer in zip(run, read(resident, logits, segments), strict=True):
-                out[order[i]] = answer
+            for i, output in zip(run, read(resident, logits, segments), strict=True):
+                out[order[i]] = output
         return out
 
     def _logits(
@@ -168,17 +171,17 @@ class Predictor:
         )
 
 
-def _in_order(held: Mapping[str, Resident]) -> dict[str, tuple[int, int]]:
-    """A place for each task, tasks of one shape together; shapes and tasks in the order in which they were asked."""
+def _positions(held: Mapping[str, Resident]) -> dict[str, tuple[int, int]]:
+    """Return a sort key for each task: tasks of one shape together, shapes and tasks in the order of the requests."""
     shapes: dict[int, int] = {}
-    places = {}
+    positions = {}
     for number, (key, resident) in enumerate(held.items()):
-        places[key] = shapes.setdefault(id(resident.slots), len(shapes)), number
-    return places
+        positions[key] = shapes.setdefault(id(resident.slots), len(shapes)), number
+    return positions
 
 
 def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident]) -> list[Group]:
-    """The runs of rows of each method shape, as the encoder takes them."""
+    """Return one group for each method shape, with the runs of rows of its tasks, for `Encoder.forward`."""
     groups = []
     for _, pairs in groupby(zip(runs, residents, strict=True), key=lambda pair: id(pair[1].slots)):
         of_shape = list(pairs)

@@ -1,4 +1,4 @@
-"""A task that can be asked."""
+"""A task that a predictor can run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from intarsia.tasks.learned import Interface, Learned
 
 @dataclass(frozen=True)
 class Served:
-    """A task as a predictor and its callers know it.
+    """One version of a task: its key, its interface, and a function that loads its tensors.
 
-    Equal keys mean equal tensors: the bank uses an inlay's digest. `load` reads the tensors; the predictor calls it
-    when the task is not resident. Because every request carries its own `load`, a call that began before a new version
-    arrived, or before the task was removed, still ends with the version that it began with.
+    Equal keys mean equal tensors; the bank uses the inlay's digest. The predictor calls `load` if the task is not
+    resident. Every request carries its own `load`, so a call uses the same version from start to end, even if a new
+    version arrives meanwhile.
     """
 
     key: str

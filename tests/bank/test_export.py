@@ -264,7 +264,7 @@ def test_folders_are_replaced_only_when_told_and_never_those_in_use(
     with pytest.raises(IntarsiaError, match="holds the bank"):
         bank.export("task", tmp_path, force=True)
     monkeypatch.chdir(out)
-    with pytest.raises(IntarsiaError, match="you are in"):
+    with pytest.raises(IntarsiaError, match="current working directory"):
         bank.export("task", ".", force=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base, "name", str(out))
@@ -293,7 +293,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(ended.value.code or 0), predictions.out, predictions.err
 
     code, out, err = run("task", "--merged", "out")
-    assert code == 0 and not err and "task version 1 written to out: BertModel, its head in head.safetensors" in out
+    assert code == 0 and not err and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
     assert re.search(r"logits of 5 texts differ by at most \d\.\de-\d\d of the largest", out)
     assert run("task", "--merged", "out", "--force", "--version", "1")[0] == 0
     for arguments, message in [

@@ -235,8 +235,8 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
         (("--tasks", "ax"), "cannot be used in `intarsia paper glue`"),
         (("--max-length", "2"), "leaves no word"),
         (("--max-length", "5000"), "more than .* can read"),
-        (("--tasks", ""), "--tasks names nothing"),
-        (("--only", ","), "--only names nothing"),
+        (("--tasks", ""), "--tasks is empty"),
+        (("--only", ","), "--only is empty"),
         (("--device", "gpu"), "the device 'gpu' is not known"),
         (("--only", "full,adapter"), "no group 'adapter'. Groups for --only: full, variable, adapters"),
     ):
@@ -287,7 +287,10 @@ def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_fol
 
 
 def test_options_before_the_name_are_refused(tmp_path: Path) -> None:
-    for options, message in ((["--report"], "leave out one"), (["--results", str(tmp_path)], "put it behind")):
+    for options, message in (
+        (["--report"], "use only one"),
+        (["--results", str(tmp_path)], "put it after the command"),
+    ):
         with pytest.raises(IntarsiaError, match=message):
             CliRunner().invoke(app, ["paper", *options, "glue"], catch_exceptions=False)
 
