@@ -25,7 +25,7 @@ class HeadLosses:
 
     def __init__(
         self,
-        stack: TrainingSlots,
+        training_slots: TrainingSlots,
         encoder: Encoder,
         pooling: Pooling,
         each: int,
@@ -36,7 +36,7 @@ class HeadLosses:
         """`asked`: numbers that a row asks for (None: one for each output); `nothing` stands for one that is not."""
         self.encoder, self.pooling, self.each, self.outputs = encoder, pooling, each, outputs
         self.asked, self.nothing = asked or outputs, nothing
-        slots, device = stack.slots.capacity, encoder.device
+        slots, device = training_slots.slots.capacity, encoder.device
         self.slots = slots
         pinned = device.type == "cuda"
         lengths = {

@@ -174,7 +174,7 @@ def _end_epochs(active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: D
 def _leave(run: Run, active_jobs: dict[Run, ActiveJob]) -> None:
     del active_jobs[run]
     run.leave()
-    run.stack_for = None  # nor does it keep the passes, if it is the last of its shape
+    run.slots_for = None  # nor does it keep the passes, if it is the last of its shape
 
 
 def _finite(predictions: RowPredictions) -> bool:

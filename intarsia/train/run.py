@@ -71,7 +71,7 @@ class Run:
         *,
         cache: Path | None = None,
         tokenizer: Tokenizer | None = None,
-        stack: Callable[[Run], TrainingSlots] | None = None,
+        slots_for: Callable[[Run], TrainingSlots] | None = None,
         trunk: TrunkCache | None = None,
         tell: Reading | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class Run:
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
         self.steps = self.steps_an_epoch * sum(self.epochs)
         self.state = checkpoint.State(seconds=reading)
-        self.stack_for = stack
+        self.slots_for = slots_for
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
         self.enter(0, {}, self.head_starts)
 
@@ -119,36 +119,36 @@ class Run:
         """Begin a phase: fresh tensors (or `starts`), a fresh optimizer."""
         self.state.phase, self.phase, self.kept = phase, self.phases[phase], kept
         self.specs = {f"method.{k}": v for k, v in self.phase.specs.items()} | self.head_specs
-        if self.stack_for is None:
-            self.stack = TrainingSlots(self.specs, 1, self.job.settings.adam, self.encoder)
+        if self.slots_for is None:
+            self.training_slots = TrainingSlots(self.specs, 1, self.job.settings.adam, self.encoder)
         else:
-            self.stack = self.stack_for(self)
-        self.slot = self.stack.take()
-        self.index = self.stack.index(self.specs)
-        self._write("now", self.stack.fresh(self.specs, starts, self.encoder, self.job.settings.seed))
+            self.training_slots = self.slots_for(self)
+        self.slot = self.training_slots.take()
+        self.index = self.training_slots.index(self.specs)
+        self._write("now", self.training_slots.fresh(self.specs, starts, self.encoder, self.job.settings.seed))
         self.best = self._read("now").clone() if self.last_phase else self._read("now")
 
     def leave(self) -> None:
         """Give the slot back."""
-        self.stack.free.append(self.slot)
+        self.training_slots.free.append(self.slot)
 
     def _read(self, name: str) -> Tensor:
-        return self.stack.read(self.stack.buffers[name], self.slot, self.index)
+        return self.training_slots.read(self.training_slots.buffers[name], self.slot, self.index)
 
     def _write(self, name: str, row: Tensor) -> None:
-        self.stack.write(self.stack.buffers[name], self.slot, self.index, row)
+        self.training_slots.write(self.training_slots.buffers[name], self.slot, self.index, row)
 
     @property
     def slots(self) -> Slots:
-        return self.stack.slots
+        return self.training_slots.slots
 
     @property
     def leaves(self) -> dict[str, Tensor]:
-        return self.stack.leaves
+        return self.training_slots.leaves
 
     @property
     def adam(self) -> Adam:
-        return self.stack.adam
+        return self.training_slots.adam
 
     @property
     def last_phase(self) -> bool:
@@ -297,7 +297,7 @@ class Run:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds."""
-        now = {name: self._read(name) for name in self.stack.buffers}
+        now = {name: self._read(name) for name in self.training_slots.buffers}
         if self.last_phase:  # before it there is no best one
             now["best"] = self.best
         return now | {f"kept.{name}": tensor for name, tensor in self.kept.items()}
@@ -307,7 +307,7 @@ class Run:
         self.state = state
         self.leave()
         self.enter(state.phase, kept, {})
-        for name in self.stack.buffers:
+        for name in self.training_slots.buffers:
             self._write(name, tensors[name])
         if self.last_phase:
             self.best.copy_(tensors["best"])

@@ -89,7 +89,7 @@ class Scheduler:
         if self.together is not None and len(active_jobs) >= self.together:
             return False
         recorded = self._recorded()
-        if recorded is not None and not recorded.stack.free:
+        if recorded is not None and not recorded.training_slots.free:
             return False
         if self.together is not None:
             return True
@@ -101,9 +101,9 @@ class Scheduler:
         if not active_jobs:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
-        stack = None if recorded is None else recorded.stack_for
+        slots_for = None if recorded is None else recorded.slots_for
         run = Run(
-            job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, stack=stack, trunk=self.trunk,
+            job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, slots_for=slots_for, trunk=self.trunk,
             tell=tell,
         )  # fmt: skip
         runs = (*active_jobs, run)

@@ -21,11 +21,11 @@ class TokenLosses(HeadLosses):
     """Rows are gathered from the stream of tokens into a block, [rows, longest, outputs]."""
 
     def __init__(
-        self, kind: str, stack: TrainingSlots, encoder: Encoder, each: int, outputs: int, max_length: int
+        self, kind: str, training_slots: TrainingSlots, encoder: Encoder, each: int, outputs: int, max_length: int
     ) -> None:
         self.kind = kind
         places = 2 if kind == "span" else max(128, 1 << (max_length - 1).bit_length())  # that a row asks about
-        super().__init__(stack, encoder, "none", each, outputs, asked=places, nothing=NO_TAG)
+        super().__init__(training_slots, encoder, "none", each, outputs, asked=places, nothing=NO_TAG)
 
     def losses(self, states: Tensor, tables: DeviceTables, noise: DeviceNoise, leaves: Mapping[str, Tensor]) -> Tensor:
         """[slots] the mean loss over each slot's rows, or words; 0 where it has none."""

@@ -173,7 +173,7 @@ def test_as_many_jobs_share_a_pass_as_make_a_good_size() -> None:
     assert most[0] == 5  # tiny texts: all fit
 
 
-def test_a_stack_has_no_more_seats_than_there_are_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_more_training_slots_than_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
     class Seen(Scheduler):
