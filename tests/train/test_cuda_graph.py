@@ -230,7 +230,7 @@ def as_it_was(ending: Ending, other: Run) -> Ending:
     assert len(same) > 0.9 * len(other.kept["index"])
     starts = ending.starts
     if "values" in starts:
-        starts = {"values": other.own()["values"].detach().cpu()}
+        starts = {"values": other.own_leaves()["values"].detach().cpu()}
     return dataclasses.replace(ending, kept=dict(other.kept), starts=starts)
 
 

@@ -112,7 +112,7 @@ def test_hidden_words_leave_the_base_alone(method: Method) -> None:
 
 def test_hidden_words_say_what_cannot_be() -> None:
     encoder = tiny_with_words()
-    with pytest.raises(IntarsiaError, match=r"hidden anew at each step\. Leave trunk_dropout on"):
+    with pytest.raises(IntarsiaError, match=r"new words are masked at each step\. Leave trunk_dropout on"):
         train(words_job(trunk_dropout=False), encoder)
     with pytest.raises(IntarsiaError, match=r"less is better.*Choose by likelihood"):
         train(words_job(metric="perplexity"), encoder)
@@ -167,7 +167,7 @@ def test_which_of_them_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_methods_that_see_one_vector_a_text_say_so() -> None:
-    with pytest.raises(IntarsiaError, match="one vector a text"):
+    with pytest.raises(IntarsiaError, match="one vector per text"):
         train(tags_job(method=Features()), tiny_with_words())
-    with pytest.raises(IntarsiaError, match="one vector a text"):
+    with pytest.raises(IntarsiaError, match="one vector per text"):
         train(words_job(method=Features()), tiny_with_words())
