@@ -242,7 +242,7 @@ def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyP
     assert before == told[: len(before)] and len(before) > 3
     assert before[0].reading is not None and 0 < before[0].reading < 1 and before[0].seconds_left > 0
     text = str(before[0])
-    assert "reads the texts" in text and "left" in text and "nan" not in text and "loss" not in text
+    assert "computing the base's states" in text and "left" in text and "nan" not in text and "loss" not in text
     board = Board()
     board.take(Moment(planned={"opinion": 1}))
     board.take(Moment(progress=before[0]))
