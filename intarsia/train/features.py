@@ -22,12 +22,12 @@ Reading = Callable[[float, float], None]  # called with (share of the texts that
 
 
 def pooled_states(
-    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, tell: Reading | None = None
+    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, report: Reading | None = None
 ) -> Tensor:
     """Return the pooled states of every layer for each text, [texts, layers, d].
 
     If the folder `cache` has enough free disk space, each pass is stored there when it ends. Stored passes are read
-    instead of computed. `tell` is called after each computed pass.
+    instead of computed. `report` is called after each computed pass.
     """
     passes = by_token_budget(tokens.lengths.tolist(), TOKENS_A_PASS)
     out = torch.empty(len(tokens.lengths), encoder.shape.layers, encoder.shape.width)
@@ -56,8 +56,8 @@ def pooled_states(
                 file.delete()
                 file = None
         done_tokens += int(tokens.lengths[rows].sum())
-        if tell is not None:
-            tell(done_tokens / all_tokens, (time.monotonic() - began) * (all_tokens - done_tokens) / done_tokens)
+        if report is not None:
+            report(done_tokens / all_tokens, (time.monotonic() - began) * (all_tokens - done_tokens) / done_tokens)
     return out
 
 

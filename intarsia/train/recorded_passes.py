@@ -33,7 +33,7 @@ class RecordedPass:
         """Record the pass and measure one replay."""
         self.tables.fill([])  # without rows a pass changes no parameter
         if not kernels_loaded:
-            self._warm_up()  # compiles and loads the kernels, which is not possible during a capture
+            self._warm_up()  # compiles and loads the kernels before the capture
         began = time.perf_counter()
         try:
             self._capture()
