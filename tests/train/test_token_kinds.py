@@ -61,17 +61,17 @@ def furthest(a: object, b: object) -> float:
 def test_tags_are_learned() -> None:
     job = tags_job(rows=200, epochs=20, learning_rate=1e-2, batch_size=16)
     found = train(job, tiny_with_words())
-    assert found.metric == "f1-entities" and found.head.pooling == "none"
+    assert found.metric == "f1-entities" and found.learned.head.pooling == "none"
     assert found.state.best is not None and found.state.best > 0.9
 
 
 def test_spans_are_learned() -> None:
     job = span_job(rows=200, epochs=20, learning_rate=1e-2, batch_size=16, max_length=24)
     found = train(job, tiny_with_words())
-    assert found.metric == "f1" and found.head.outputs == 2
+    assert found.metric == "f1" and found.learned.head.outputs == 2
     assert found.state.best is not None and found.state.best > 0.8
     tuned = found.state.history[found.state.best_epoch - 1]["threshold"]
-    assert found.task_kind.to_dict() == {"no_answer": True, "threshold": tuned}
+    assert found.learned.task_kind.to_dict() == {"no_answer": True, "threshold": tuned}
 
 
 def test_words_are_learned() -> None:
