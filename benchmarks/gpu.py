@@ -101,7 +101,7 @@ def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
     settings = [Settings(learning_rate=3e-4, epochs=1000, seed=s) for s in range(jobs)]
     all_jobs = [Job(f"job{s}", data, Bottleneck(64), settings=setting) for s, setting in enumerate(settings)]
     recorded, tokenizer = GraphStepper(all_jobs[0], encoder, jobs), Tokenizer(encoder)
-    runs = [Run(job, encoder, tokenizer=tokenizer, stack=recorded.stack_for) for job in all_jobs]
+    runs = [Run(job, encoder, tokenizer=tokenizer, slots_for=recorded.slots_for) for job in all_jobs]
     lengths = runs[0].tokens["train"].lengths
     orders = [[b for e in range(2) for b in epoch_batches(lengths, BATCH, s, e)] for s in range(jobs)]
     count = len(orders[0])

@@ -39,7 +39,7 @@ def phases(method: Method, encoder: Encoder, mean: int, steps: int) -> dict[str,
     if not can_record(job, encoder):
         return {}
     recorded = GraphStepper(job, encoder, 1)
-    run = Run(job, encoder, stack=recorded.stack_for)
+    run = Run(job, encoder, slots_for=recorded.slots_for)
     batches = epoch_batches(run.tokens["train"].lengths, job.settings.batch_size, 0, 0)
     found = {}
     while True:

@@ -109,25 +109,29 @@ class GraphStepper:
         # Where a phase's tensors are the weights as they are, nothing but their values in the base's precision is used.
         whole = exclusive and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
         slots = 1 if exclusive else _slots(self.wanted, size, encoder)
-        self.stack = TrainingSlots(specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive)
+        self.training_slots = TrainingSlots(
+            specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive
+        )
         if self.reads_tokens:
             longest = self.settings.max_length
-            self.heads: HeadLosses = TokenLosses(self.kind, self.stack, encoder, self.each, self.outputs, longest)
+            self.heads: HeadLosses = TokenLosses(
+                self.kind, self.training_slots, encoder, self.each, self.outputs, longest
+            )
         else:
-            self.heads = HeadLosses(self.stack, encoder, self.pooling, self.each, self.outputs)
-        self.low_precision = self.stack.slots.views(self.stack.low_precision)
-        self.leaves = self.stack.leaves
+            self.heads = HeadLosses(self.training_slots, encoder, self.pooling, self.each, self.outputs)
+        self.low_precision = self.training_slots.slots.views(self.training_slots.low_precision)
+        self.leaves = self.training_slots.leaves
         if whole:
             own = {k: v.detach().requires_grad_() for k, v in self.low_precision.items() if k.startswith("method.")}
             self.leaves = self.leaves | own
 
-    def stack_for(self, run: Run) -> TrainingSlots:
+    def slots_for(self, run: Run) -> TrainingSlots:
         """What a run takes a slot of, in the phase that it enters: one that is alone here gets a new stack for it."""
         if run.phase.name != self.phase or run.kept or self.kept:
             self.passes.clear()  # they compute with what the last phase kept
             self.phase, self.kept = run.phase.name, run.kept
             self._build(run.phase)
-        return self.stack
+        return self.training_slots
 
     def accepts(self, job: Job) -> bool:
         return shape_key(job) == self.key and can_record(job, self.encoder)
@@ -210,7 +214,7 @@ class GraphStepper:
         return WIDE_ALIGN if mean * self.each >= MANY else ALIGN
 
     def _train_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
-        tables = self._tables(size, self.stack.slots.capacity * self.each, self.each)
+        tables = self._tables(size, self.training_slots.slots.capacity * self.each, self.each)
         return tables, lambda: self._train(tables)
 
     def _answer_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
@@ -218,7 +222,9 @@ class GraphStepper:
         return tables, lambda: self._answer(tables)
 
     def _tables(self, size: int, rows: int, each: int | None) -> DeviceTables:
-        return DeviceTables(size, self.stack.slots.capacity, rows, each, self.align, self.longest, self.encoder.device)
+        return DeviceTables(
+            size, self.training_slots.slots.capacity, rows, each, self.align, self.longest, self.encoder.device
+        )
 
     def _forward(self, tables: DeviceTables, noise: DeviceNoise | None, leaves: dict[str, Tensor]) -> Tensor:
         low_precision = {k.removeprefix("method."): v for k, v in self.low_precision.items() if k.startswith("method.")}
@@ -237,19 +243,21 @@ class GraphStepper:
     def _train(self, tables: DeviceTables) -> None:
         from intarsia.kernels import adam
 
-        stack, leaves = self.stack, self.leaves
+        training_slots, leaves = self.training_slots, self.leaves
         noise = DeviceNoise(tables.layout(), dropout=self.settings.dropout)
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
             losses = self.heads.losses(states, tables, noise, leaves)
             penalty = self._penalty(leaves, noise)
-            gradient = stack.slots.gradient(losses.sum() if penalty is None else losses.sum() + penalty, leaves)
-        s = stack.adam.settings
-        copy = None if stack.low_precision is stack.slots.buffer else stack.low_precision
+            gradient = training_slots.slots.gradient(
+                losses.sum() if penalty is None else losses.sum() + penalty, leaves
+            )
+        s = training_slots.adam.settings
+        copy = None if training_slots.low_precision is training_slots.slots.buffer else training_slots.low_precision
         norms = torch.linalg.vector_norm(gradient, dim=1)
         adam.step(
-            stack.slots.buffer, copy, gradient, stack.adam.first,
-            stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads["rates"],
+            training_slots.slots.buffer, copy, gradient, training_slots.adam.first,
+            training_slots.adam.second, training_slots.adam.decay, training_slots.adam.factors, self.heads["rates"],
             self.heads["corrections"], norms, tables["active"],
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip

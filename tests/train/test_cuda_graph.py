@@ -100,7 +100,7 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     jobs = [job(i, method) for i in range(3)]
     assert len({shape_key(j) for j in jobs}) == 1
     recorded = GraphStepper(jobs[0], encoder, 4)
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
     for rows in batches:
@@ -123,7 +123,7 @@ def test_a_prefix_beside_relative_positions() -> None:
     encoder = tiny_mpnet().to(DEVICE)
     one = job(0, Prefix(3, layers=(1,)))
     recorded = GraphStepper(one, encoder, 2)
-    run, alone = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    run, alone = Run(one, encoder, slots_for=recorded.slots_for), Run(one, encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
         expected = step_together([(alone, rows)])[0]
@@ -132,13 +132,13 @@ def test_a_prefix_beside_relative_positions() -> None:
     assert np.allclose(recorded.predict([run], "dev")[0], predict(alone, "dev"), atol=1e-3)
 
 
-def test_adapters_of_other_sizes_share_a_stack() -> None:
+def test_adapters_of_different_sizes_share_training_slots() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(size, std=0.1**i), batch_size=4) for i, size in enumerate((3, 8, 5))]
     assert len({shape_key(j) for j in jobs}) == 1 != len({shape_key(jobs[0]), shape_key(job(0, Bottleneck(65)))})
     recorded = GraphStepper(jobs[0], encoder, 3)
-    assert recorded.stack.slots.width % 64 == 0  # for wide loads
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    assert recorded.training_slots.slots.width % 64 == 0  # for wide loads
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     for rows in ([0, 1, 2, 3], [4, 5, 6]):
         recorded.step([(run, rows) for run in together])
@@ -147,7 +147,7 @@ def test_adapters_of_other_sizes_share_a_stack() -> None:
     for run, other in zip(together, alone, strict=True):
         assert run.tensors()["now"].shape == other.tensors()["now"].shape
         assert torch.allclose(run.tensors()["now"], other.tensors()["now"], atol=1e-4)
-        whole = recorded.stack.slots.buffer[run.slot]
+        whole = recorded.training_slots.slots.buffer[run.slot]
         assert int((whole != 0).sum()) <= other.tensors()["now"].numel()  # the padding is still 0
         found, expected = run.result().tensors, other.result().tensors
         assert all(found[k].shape == expected[k].shape for k in expected)
@@ -171,8 +171,10 @@ def test_fine_tuning_learns_what_it_learns_elsewhere(family: str, method: Method
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
     jobs = [job(i, method) for i in range(2)]
     recorded = GraphStepper(jobs[0], encoder, 4)
-    assert recorded.stack.slots.capacity == 1 and not recorded.accepts(jobs[1])  # it has another number of labels
-    run, alone = Run(jobs[0], encoder, stack=recorded.stack_for), Run(jobs[0], encoder)
+    assert recorded.training_slots.slots.capacity == 1 and not recorded.accepts(
+        jobs[1]
+    )  # it has another number of labels
+    run, alone = Run(jobs[0], encoder, slots_for=recorded.slots_for), Run(jobs[0], encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
         expected = step_together([(alone, rows)])[0]
@@ -207,10 +209,10 @@ def test_each_phase_learns_what_it_learns_elsewhere(
     encoder = (tiny_with_words() if family == "bert" else tiny_mpnet()).to(DEVICE)
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
     recorded = GraphStepper(job(0, method), encoder, 4)
-    run, alone = Run(job(0, method), encoder, stack=recorded.stack_for), Run(job(0, method), encoder)
+    run, alone = Run(job(0, method), encoder, slots_for=recorded.slots_for), Run(job(0, method), encoder)
     end = method.end_phase
     for phase in alone.phases:
-        assert run.phase.name == phase.name and run.stack is recorded.stack
+        assert run.phase.name == phase.name and run.training_slots is recorded.training_slots
         for rows in ([0, 1, 2, 3], [4, 5]):
             recorded.step([(run, rows)])
             expected = step_together([(alone, rows)])[0]
@@ -225,8 +227,12 @@ def test_each_phase_learns_what_it_learns_elsewhere(
                 patched.setattr(type(method), "end_phase", lambda *args: as_it_was(end(*args[1:]), alone))
                 run.next_phase()
     assert all(torch.equal(weight, held[name]) for name, weight in encoder.weights.items())
-    other = Run(job(3, method), encoder, stack=recorded.stack_for)  # the next one begins at the first phase
-    assert other.phase.name != run.phase.name and other.stack is recorded.stack is not run.stack and not recorded.kept
+    other = Run(job(3, method), encoder, slots_for=recorded.slots_for)  # the next one begins at the first phase
+    assert (
+        other.phase.name != run.phase.name
+        and other.training_slots is recorded.training_slots is not run.training_slots
+        and not recorded.kept
+    )
 
 
 def read_ones(row: torch.Tensor, run: Run) -> torch.Tensor:
@@ -247,7 +253,7 @@ def as_it_was(ending: Ending, other: Run) -> Ending:
     assert len(same) > 0.9 * len(other.kept["index"])
     starts = ending.starts
     if "values" in starts:
-        starts = {"values": other.own()["values"].detach().cpu()}
+        starts = {"values": other.own_leaves()["values"].detach().cpu()}
     return dataclasses.replace(ending, kept=dict(other.kept), starts=starts)
 
 
@@ -255,7 +261,7 @@ def test_a_run_resumes_in_its_second_phase() -> None:
     encoder = tiny_with_words().to(DEVICE)
     method = LotteryTicket(entries=100)
     recorded = GraphStepper(job(0, method), encoder, 4)
-    run = Run(job(0, method), encoder, stack=recorded.stack_for)
+    run = Run(job(0, method), encoder, slots_for=recorded.slots_for)
     recorded.step([(run, [0, 1, 2, 3])])
     run.next_phase()
     recorded.step([(run, [4, 5])])
@@ -263,7 +269,7 @@ def test_a_run_resumes_in_its_second_phase() -> None:
     state = copy.deepcopy(run.state)
     recorded.step([(run, [6, 7])])
     other = GraphStepper(job(0, method), encoder, 4)
-    again = Run(job(0, method), encoder, stack=other.stack_for)
+    again = Run(job(0, method), encoder, slots_for=other.slots_for)
     again.resume(state, stored)
     other.step([(again, [6, 7])])
     assert again.phase.name == "sparse-1" and again.state == run.state
@@ -283,7 +289,7 @@ def test_heads_that_read_tokens(kind: str, method: Method) -> None:
     ][: 1 if method.changes_base else 2]
     assert len({shape_key(j) for j in jobs}) == 1
     recorded = GraphStepper(jobs[0], encoder, 3)
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
     for rows in batches:
@@ -309,7 +315,7 @@ def test_long_texts() -> None:
         row["text"] = " ".join([row["text"]] * (1 + 8 * (i % 3)))
     j = Job("long", load_data(content), Bottleneck(8), settings=Settings(batch_size=4, dropout=False, max_length=200))
     recorded = GraphStepper(j, encoder, 2)
-    run, other = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
+    run, other = Run(j, encoder, slots_for=recorded.slots_for), Run(j, encoder)
     assert run.tokens["train"].longest > 128
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
@@ -323,7 +329,7 @@ def test_every_pooling(pooling: str) -> None:
     encoder = tiny_with_words().to(DEVICE)
     j = job(0, LayerNorms(), pooling=pooling)
     recorded = GraphStepper(j, encoder, 2)
-    run, alone = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
+    run, alone = Run(j, encoder, slots_for=recorded.slots_for), Run(j, encoder)
     recorded.step([(run, [0, 1, 2])])
     expected = step_together([(alone, [0, 1, 2])])[0]
     assert next(iter(recorded.losses(wait=True)))[1] == pytest.approx(expected, rel=1e-4)
@@ -336,7 +342,7 @@ def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
 
     def after_two_steps(which: list[int]) -> torch.Tensor:
         recorded = GraphStepper(jobs[0], encoder, 3)
-        runs = {i: Run(jobs[i], encoder, stack=recorded.stack_for) for i in which}
+        runs = {i: Run(jobs[i], encoder, slots_for=recorded.slots_for) for i in which}
         for rows in ([0, 1, 2, 3], [5, 6, 7]):
             recorded.step([(run, rows) for run in runs.values()])
         return runs[0].tensors()["now"].clone()
@@ -354,10 +360,10 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(4)) for i in range(2)]
     recorded = GraphStepper(jobs[0], encoder, 3)
-    bad, good = (Run(j, encoder, stack=recorded.stack_for) for j in jobs)
+    bad, good = (Run(j, encoder, slots_for=recorded.slots_for) for j in jobs)
     alone = Run(jobs[1], encoder)
-    recorded.stack.slots.buffer[bad.slot] = math.nan
-    recorded.stack.low_precision[bad.slot] = math.nan
+    recorded.training_slots.slots.buffer[bad.slot] = math.nan
+    recorded.training_slots.low_precision[bad.slot] = math.nan
     for _ in range(2):
         recorded.step([(bad, [0, 1, 2]), (good, [0, 1, 2])])
         step_together([(alone, [0, 1, 2])])
@@ -365,7 +371,7 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     assert math.isnan(losses[bad]) and math.isfinite(losses[good])
     assert torch.allclose(good.tensors()["now"], alone.tensors()["now"], atol=1e-4)
     bad.leave()  # the next job in its slot starts clean
-    fresh, other = Run(jobs[0], encoder, stack=recorded.stack_for), Run(jobs[0], encoder)
+    fresh, other = Run(jobs[0], encoder, slots_for=recorded.slots_for), Run(jobs[0], encoder)
     assert fresh.slot == bad.slot
     recorded.step([(fresh, [0, 1, 2])])
     step_together([(other, [0, 1, 2])])
@@ -377,7 +383,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
     jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
     recorded = GraphStepper(jobs[0], encoder, 3)
     recorded.most = 8
-    runs, alone = [Run(j, encoder, stack=recorded.stack_for) for j in jobs], [Run(j, encoder) for j in jobs]
+    runs, alone = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs], [Run(j, encoder) for j in jobs]
     recorded.step([(run, [0, 1, 2]) for run in runs])
     losses = dict(recorded.losses(wait=True))
     for run, other in zip(runs, alone, strict=True):
@@ -398,7 +404,7 @@ def test_every_method_trains_in_bf16(method: Method) -> None:
 def test_a_slot_that_rests_is_left_alone() -> None:
     encoder = tiny_with_words().to(DEVICE)
     recorded = GraphStepper(job(0, LayerNorms()), encoder, 2)
-    runs = [Run(job(0, LayerNorms(), seed=s), encoder, stack=recorded.stack_for) for s in range(2)]
+    runs = [Run(job(0, LayerNorms(), seed=s), encoder, slots_for=recorded.slots_for) for s in range(2)]
     recorded.step([(run, [0, 1]) for run in runs])
     before = {k: v.clone() for k, v in runs[1].tensors().items()}
     recorded.step([(runs[0], [2, 3])])
