@@ -48,7 +48,8 @@ def comparison_notes(found: Comparison) -> list[str]:
         over = f"means over {found.seeds} seeds ± the standard error of the mean, which says nothing of the test rows"
     notes += [
         f"Scores times 100, on {rows['test']:,} test rows, after training on {rows['train']:,}: {over}.",
-        "Parameters are those of the method, without the head. Time is that of one run, to its score.",
+        "Parameters are those of the method, without the head. Time is the mean of a run, to its score; where runs "
+        "share passes, it is the run's share by tokens.",
     ]
     if found.baseline is not None:
         if found.baseline_score is None:

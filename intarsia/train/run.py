@@ -42,7 +42,28 @@ def is_exclusive(method: Method) -> bool:
 
 
 class Diverged(IntarsiaError):
-    """A job whose loss is no longer a number."""
+    """A job whose loss is no longer a number, and its own seconds until then."""
+
+    def __init__(self, message: str, seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+def check_job(job: Job, shape: Shape) -> None:
+    """Raise where the method, the kind of task and the settings of a job do not go together over this base."""
+    data, task_kind = job.data, kind_for(job.data)
+    job.method.check(shape)
+    if task_kind.reads_tokens and job.method.cached:
+        raise IntarsiaError(
+            f"the method {job.method.name} learns from one vector a text, and {data.kind} need one a word. "
+            "Choose another method."
+        )
+    if task_kind.draws and not job.settings.trunk_dropout:
+        raise IntarsiaError(
+            f"what the lower layers give cannot be kept for {data.kind}: they are hidden anew at each step. Leave "
+            "trunk_dropout on."
+        )
+    check_choosing(job.settings.metric or default_metric(data.kind, data.labels), data.kind, data.labels)
 
 
 @dataclass(frozen=True)
@@ -79,21 +100,10 @@ class Run:
         the stack to take a slot of, in each phase; without it the run has one of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
-        self.method.check(shape)
+        check_job(job, shape)
         self.task_kind = kind_for(data)
-        if self.task_kind.reads_tokens and self.method.cached:
-            raise IntarsiaError(
-                f"the method {self.method.name} learns from one vector a text, and {data.kind} need one a word. "
-                "Choose another method."
-            )
-        if self.task_kind.draws and not settings.trunk_dropout:
-            raise IntarsiaError(
-                f"what the lower layers give cannot be kept for {data.kind}: they are hidden anew at each step. Leave "
-                "trunk_dropout on."
-            )
         self.head = self.task_kind.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
-        check_choosing(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
         self.cache, self.tell = cache, tell
@@ -241,7 +251,8 @@ class Run:
         what = "its answers are no numbers" if loss is None else f"its loss is {loss}"
         return Diverged(
             f"training of {self.job.name!r} diverged at step {self.state.step + (loss is not None)} of {self.steps}: "
-            f"{what}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
+            f"{what}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}.",
+            self.state.own_seconds,
         )
 
     def score(

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from families import opinions, save_tiny, tiny_with_words
+from intarsia.lab.bench import Moment
 
 from intarsia.cli.lab_tables import comparison_rows
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.lab import bench
-from intarsia.lab.bench import Moment
 from intarsia.lab.compare import compare
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff

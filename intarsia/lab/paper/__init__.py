@@ -30,8 +30,8 @@ from intarsia.lab.paper.tradeoff import TRADEOFF
 from intarsia.tasks.suites.registry import chosen, find
 
 if TYPE_CHECKING:
-    from intarsia.bank.sweep import Watch
     from intarsia.encoder.encoder import Encoder
+    from intarsia.train.runner import RunnerWatch
 
 EXPERIMENTS: dict[str, Experiment] = {
     one.name: one for one in (GLUE, FURTHER, SQUAD, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
@@ -87,11 +87,11 @@ def run(
     data: str | Path | None = None,
     together: int | None = None,
     command: str | None = None,
-    watch: Watch | None = None,
+    watch: RunnerWatch | None = None,
     tell: no_bert.Tell | None = None,
 ) -> Drawn:
     """Train what is missing of an experiment, or of some groups of it, and draw all of it that is stored."""
-    from intarsia.lab.paper.running import Running, load_tasks
+    from intarsia.lab.paper.running import load_tasks, train_missing
 
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, asked, only)
@@ -110,7 +110,7 @@ def run(
         if more:
             store.note_asked(name, asked, absent, command)
         if planned:
-            Running(planned, asked, encoder, store, loaded).run(work, together, watch=watch)
+            train_missing(planned, asked, encoder, store, loaded, work, together, watch=watch)
         if no_bert.GROUP in groups:
             no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, tell=tell)
         if not more:  # another grid, which takes the place of the one before when there is something to draw

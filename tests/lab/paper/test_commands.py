@@ -280,7 +280,7 @@ def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_fol
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running.Running, "run", stopped)
+        patch.setattr(running, "train_missing", stopped)
         assert paper("init", folder, tiny_folder, tmp_path, "--grid", "small").exit_code == 130
     noted = store.read_asked("init")
     assert noted is not None and noted.asked.grid == "tiny"
