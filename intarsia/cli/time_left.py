@@ -28,6 +28,7 @@ class TimeLeft:
     def take(self, event: RunnerEvent) -> None:
         if event.planned is not None:
             self.costs = {one.key: one.cost for one in event.planned}
+            self.began = self.told = time.monotonic()  # loading data and encoder took time before
         p = event.progress
         if p is not None and p.reading is None:
             if event.key not in self.running:

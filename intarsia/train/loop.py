@@ -103,6 +103,7 @@ def train_together(
     done: Done,
     together: int | None = None,
     score_test: bool = False,
+    wanted: Callable[[Job], bool] = lambda _: True,
     state_file: StateFile = lambda _: None,
     watch: Watch | None = None,
     save_every: float = 15.0,
@@ -112,12 +113,13 @@ def train_together(
 
     When a job ends, stops early or diverges, `done` is called and the next job takes its slot; the others do not
     notice. Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as slots become
-    free, so it may be a queue that others fill or take from; a length hint limits the slots of a stack. With
+    free, so it may be a queue that others fill; a length hint limits the slots of a stack. `wanted` is asked right
+    before a job takes its slot: a job that another process has finished meanwhile is left out. With
     `score_test` each ended job's best checkpoint is scored on its test part as well, which decides nothing. `trunk`
     keeps what the lower layers give, for jobs that have no dropout there (None: in memory alone); it is empty when all
     jobs have ended. In its folder lie the states that feature-based jobs learn from, too, which stay.
     """
-    queue = _Queue(jobs)
+    queue = _Queue(jobs, wanted)
     trunk = trunk or TrunkCache(encoder)
     scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
     active_jobs: dict[Run, ActiveJob] = {}
@@ -225,17 +227,22 @@ def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob]
 class _Queue:
     """Jobs in their order; those that cannot share a pass with the admitted ones wait."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.jobs, self.waiting = iter(jobs), list[Job]()
+    def __init__(self, jobs: Iterable[Job], wanted: Callable[[Job], bool]) -> None:
+        self.jobs, self.wanted, self.waiting = iter(jobs), wanted, list[Job]()
 
     def next(self, accepts: Callable[[Job], bool]) -> Job | None:
-        for i, job in enumerate(self.waiting):
-            if accepts(job):
-                return self.waiting.pop(i)
-        for job in self.jobs:
-            if accepts(job):
+        waiting, self.waiting = self.waiting, []
+        for i, job in enumerate(waiting):
+            if not accepts(job):
+                self.waiting.append(job)
+            elif self.wanted(job):
+                self.waiting += waiting[i + 1 :]
                 return job
-            self.waiting.append(job)
+        for job in self.jobs:
+            if not accepts(job):
+                self.waiting.append(job)
+            elif self.wanted(job):
+                return job
         return None
 
 

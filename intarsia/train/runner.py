@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -156,37 +156,38 @@ class Runner:
         `together`: how many jobs share a pass (None: as many as fit). `score_test`: score each job on the test part.
         """
         self.watch(RunnerEvent(planned=self.planned))
-        left = [one for one in self.planned if not self._is_stored(one)]
+        left = [one.job for one in self.planned if not self._is_stored(one.job)]
         train_together(
-            _Slots(self._jobs(left), len(left)),
+            left,
             self.encoder,
             together=together,
             score_test=score_test,
             done=self._done,
+            wanted=self._wanted,
             state_file=self._state_file,
             watch=self._step if self.watched else None,
             trunk=TrunkCache(self.encoder, self.folder),
         )
         return self.ended
 
-    def _is_stored(self, one: PlannedJob) -> bool:
+    def _is_stored(self, job: Job) -> bool:
         """Whether the job has a stored result; if so, tell the watcher."""
-        if (result := self.results.find(one.job, one.key)) is None:
+        key = self.keys[id(job)]
+        if (result := self.results.find(job, key)) is None:
             return False
-        self._tell(one.job, one.key, result, stored=True)
+        self._tell(job, key, result, stored=True)
         return True
 
-    def _jobs(self, left: Sequence[PlannedJob]) -> Iterator[Job]:
-        """The jobs without a result, one whenever a slot is free."""
-        for one in left:
-            if self._is_stored(one):
-                continue
-            try:
-                check_job(one.job, self.encoder.shape)
-            except IntarsiaError as error:
-                self._done(one.job, error)
-                continue
-            yield one.job
+    def _wanted(self, job: Job) -> bool:
+        """Whether a job that may take a slot now is to be trained."""
+        if self._is_stored(job):
+            return False
+        try:
+            check_job(job, self.encoder.shape)
+        except IntarsiaError as error:
+            self._done(job, error)
+            return False
+        return True
 
     def _step(self, progress: Progress) -> None:
         self.watch(RunnerEvent(job=progress.job, key=self.keys[id(progress.job)], progress=progress))
@@ -219,16 +220,3 @@ def _place(one: PlannedJob) -> tuple[bool, str, float]:
     last, method by method: the recorded passes of a method serve several tasks."""
     exclusive = is_exclusive(one.job.method)
     return exclusive, str(one.job.method) if exclusive else "", -one.cost
-
-
-class _Slots:
-    """Jobs as slots become free, with a hint how many there are at most."""
-
-    def __init__(self, jobs: Iterator[Job], most: int) -> None:
-        self.jobs, self.most = jobs, most
-
-    def __iter__(self) -> Iterator[Job]:
-        return self.jobs
-
-    def __length_hint__(self) -> int:
-        return self.most

@@ -17,6 +17,7 @@ from intarsia.lab.paper import EXPERIMENTS, no_bert, running
 from intarsia.lab.paper.plan import Asked
 from intarsia.lab.paper.runs import RunStore
 from intarsia.methods import TopLayers
+from intarsia.train import runner
 from intarsia.train import step as step_module
 
 TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola", "squad": "v1.1"}
@@ -339,12 +340,12 @@ def test_what_another_process_has_finished_is_not_trained_again(
     ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
     asked: list[Any] = []
 
-    def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:
+    def meanwhile(jobs: Any, *_: Any, wanted: Any, **__: Any) -> None:
         for record in theirs.records("glue/cola").values():
             ours.add(record)
-        asked.extend(jobs)
+        asked.extend(job for job in jobs if wanted(job))
 
-    monkeypatch.setattr(running, "train_together", meanwhile)
+    monkeypatch.setattr(runner, "train_together", meanwhile)
     assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not asked
 
 
