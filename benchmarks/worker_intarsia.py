@@ -2,7 +2,6 @@
 
 import platform
 import time
-from dataclasses import replace
 
 import torch
 import transformers
@@ -10,12 +9,13 @@ from worker import LEARNING_RATE, MAX_TOKENS, Answer, repeat, repeat_fresh, serv
 
 import intarsia
 from intarsia import Bottleneck, Encoder, Example, Settings, TaskData
-from intarsia.bank.inlay import Inlay
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
-from intarsia.methods import to_dict
 from intarsia.serve.predictor import Predictor
+from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head
+from intarsia.tasks.learned import Interface, Learned
+from intarsia.tasks.task_kind import TaskKind
 from intarsia.train.job import Job
 from intarsia.train.run import Run
 from intarsia.train.step import step_together
@@ -29,6 +29,7 @@ class Worker:
         self.run: Run | None = None
         self.batches: list[list[int]] = []
         self.grown: Predictor | None = None
+        self.resident: list[Served] = []
 
     def versions(self) -> Answer:
         return {
@@ -81,7 +82,7 @@ class Worker:
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "loss": losses}
 
-    def _inlay(self, number: int, size: int) -> Inlay:
+    def _learned(self, number: int, size: int) -> Learned:
         """A task whose tensors change the output, as a trained one's would."""
         method, head = Bottleneck(size), Head(2)
         specs = {f"method.{k}": v for k, v in method.tensors(self.encoder.shape).items()}
@@ -90,16 +91,16 @@ class Worker:
         tensors = {
             k: v + SPREAD * torch.randn(v.shape, generator=draw) for k, v in start(specs, self.encoder, number).items()
         }
-        return Inlay(
-            name=f"task{number}", kind="label", labels=("0", "1"), method=to_dict(method), head=head.to_dict(),
-            encoder={}, parameters={}, metrics={}, training={}, data={}, versions={}, parents=(), created="",
-            tensors=tensors,
-        )  # fmt: skip
+        return Learned(method, head, TaskKind("label", ("0", "1")), tensors)
+
+    def _served(self, number: int, size: int) -> Served:
+        learned = self._learned(number, size)
+        return Served(f"task{number}", Interface(learned.task_kind), lambda: learned)
 
     def setup_serve(self, tasks: int, size: int, texts: list[str], threads: int = 2, seed: int = 0) -> Answer:
         torch.set_num_threads(threads)
-        inlays = {f"task{i}": self._inlay(i, size) for i in range(tasks)}
-        self.predictor = Predictor(self.encoder, inlays.__getitem__)
+        self.tasks = [self._served(i, size) for i in range(tasks)]
+        self.predictor = Predictor(self.encoder)
         self.segments: list[Segment] = self.encoder.tokenize(texts, max_length=MAX_TOKENS)
         real = sum(len(s.ids) for s in self.segments)
         return {"real_tokens": real, "padded_tokens": real}
@@ -109,36 +110,37 @@ class Worker:
             batch = pack(self.segments)
             with torch.inference_mode():
                 return {"seconds": repeat(lambda: self.encoder.forward(batch), repeats)}
-        asked = [(f"task{i if mode == 'mixed' else 0}", s) for i, s in enumerate(self.segments)]
+        asked = [(self.tasks[i if mode == "mixed" else 0], s) for i, s in enumerate(self.segments)]
         self.predictor.predict(asked)
         return {"seconds": repeat(lambda: self.predictor.predict(asked), repeats)}
 
     def check_serve(self) -> Answer:
-        mixed = self.predictor.predict([(f"task{i}", s) for i, s in enumerate(self.segments)])
+        mixed = self.predictor.predict([(self.tasks[i], s) for i, s in enumerate(self.segments)])
         worst = 0.0
         for i in range(len(self.segments)):
-            whole = self.predictor.predict([(f"task{i}", s) for s in self.segments])
+            whole = self.predictor.predict([(self.tasks[i], s) for s in self.segments])
             worst = max(worst, float(abs(whole[i] - mixed[i]).max()))
         return {"equal": worst < 1e-4, "largest_difference": worst}
 
     def _hold(self, present: int, size: int) -> Predictor:
         if self.grown is None:
-            self.grown = Predictor(self.encoder, lambda key: self._inlay(int(key), size), slots=1024)
-        for i in range(present):
-            self.grown.hold(str(i))
+            self.grown = Predictor(self.encoder, slots=1024)
+        for i in range(len(self.resident), present):
+            self.resident.append(self._served(i, size))
+            self.grown.hold(self.resident[-1])
         return self.grown
 
     def add_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
-        inlays = [replace(self._inlay(present + i, size), name="new") for i in range(repeats)]
-        return repeat_fresh(lambda i: predictor.put("new", inlays[i]), repeats, after=lambda i: predictor.drop("new"))
+        new = [self._served(present + i, size) for i in range(repeats)]
+        return repeat_fresh(lambda i: predictor.hold(new[i]), repeats, after=lambda i: predictor.drop(new[i].key))
 
     def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         """Tasks are not switched: each request names its own. What is left is to look a resident one up."""
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
-        return repeat_fresh(lambda i: predictor.hold(str(i % present)), repeats)
+        return repeat_fresh(lambda i: predictor.hold(self.resident[i % present]), repeats)
 
 
 if __name__ == "__main__":

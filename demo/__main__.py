@@ -16,12 +16,13 @@ from pathlib import Path
 from demo import texts
 from demo.report import write_report
 from intarsia import formatting
-from intarsia.bank.bank import Bank, Prediction
+from intarsia.bank.bank import Bank
 from intarsia.bank.entry import Entry
 from intarsia.cli import console
 from intarsia.cli.tables import test_score
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck
+from intarsia.serve.prediction import Prediction
 from intarsia.tasks import TaskData
 from intarsia.train.job import Settings
 from intarsia.train.optimizer import AdamSettings

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from intarsia.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from intarsia.bank.bank import Bank, Evaluation, Prediction
+    from intarsia.bank.bank import Bank, Evaluation
     from intarsia.encoder.encoder import Encoder
     from intarsia.errors import IntarsiaError
     from intarsia.methods import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Prefix,
         TopLayers,
     )  # fmt: skip
+    from intarsia.serve.prediction import Prediction
     from intarsia.tasks import Example, TaskData, load_data
     from intarsia.train.job import Settings
 
@@ -52,7 +53,7 @@ _WHERE = {
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",
-    "Prediction": "intarsia.bank.bank",
+    "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",
     "TaskData": "intarsia.tasks",
     "load_data": "intarsia.tasks",

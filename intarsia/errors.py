@@ -22,6 +22,18 @@ class BankError(IntarsiaError):
     """Something in a bank cannot be used: a missing task, a damaged file, a foreign base."""
 
 
+class UnknownTask(BankError):
+    """The bank has no task, or no version of a task, by this name."""
+
+
+class DamagedInlay(BankError):
+    """A file of the bank cannot be read, or does not hold what it states."""
+
+
+class Refused(BankError):
+    """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
+
+
 class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
 

@@ -8,63 +8,38 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from intarsia import provenance
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
-from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished, working_folder
-from intarsia.errors import BankError, EncoderError, IntarsiaError
+from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Example, Kind, Question
+from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
+    from intarsia.bank.serving import ServedTasks
     from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
+    from intarsia.serve.prediction import Prediction, Text
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.loop import Watch
-    from intarsia.train.run import Trained
-
-RESAMPLES = 1000  # of a bootstrap interval
-Text = str | Sequence[str] | Question  # a text; a pair of texts, or the words of a sentence, by the task's kind
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """One answer. `label` for one of n, `labels` for several of n, `score` for a number, `tags` for words, with the
-    `entities` that the tags make; `answer` for a span, empty where there is none; `masks` for words to fill in."""
-
-    task: str
-    label: str | None = None
-    labels: tuple[str, ...] | None = None
-    score: float | None = None
-    probability: float | None = None
-    probabilities: dict[str, float] | None = None
-    tags: list[dict[str, Any]] | None = None  # word, tag, probability
-    entities: list[dict[str, Any]] | None = None  # type, start and end (words), text
-    answer: str | None = None
-    start: int | None = None  # the answer's first character in the context
-    no_answer_score: float | None = (
-        None  # by how much no answer is better than the best; above a threshold, none is given
-    )
-    candidates: list[dict[str, Any]] | None = None  # text, start, probability
-    masks: list[dict[str, Any]] | None = None  # start (character), words: the likeliest, each with its probability
-
-    def to_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if v is not None}
+TRIES = 8  # of a call whose tasks are replaced while it reads them
 
 
 @dataclass(frozen=True)
@@ -92,23 +67,24 @@ class Bank:
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._predictor: Predictor | None = None
-        self._served: dict[str, Entry] = {}  # by digest
+        self._served_tasks: ServedTasks | None = None
+        self._lock = threading.RLock()
 
     @property
     def encoder(self) -> Encoder:
         """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
-        if self._encoder is None:
-            from intarsia.encoder.encoder import Encoder
-            from intarsia.encoder.sources import EMBEDDED
+        with self._lock:
+            if self._encoder is None:
+                from intarsia.encoder.encoder import Encoder
+                from intarsia.encoder.sources import EMBEDDED
 
-            bound = self.store.encoder
-            source = self._given or (bound["name"] if bound else EMBEDDED)
-            encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-            if bound is not None:
-                self.store.bind(_description(encoder))  # refuses another base
-            self._encoder = encoder
-        return self._encoder
+                bound = self.store.encoder
+                source = self._given or (bound["name"] if bound else EMBEDDED)
+                encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
+                if bound is not None:
+                    self.store.bind(encoder.description)  # refuses another base
+                self._encoder = encoder
+            return self._encoder
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -141,6 +117,7 @@ class Bank:
         the validation part is kept; the score on the test part, with its interval, is stored with it. A run that was
         killed goes on where it was when called again with the same arguments, unless `fresh`.
         """
+        from intarsia.bank.inlay_of import inlay_of
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
         from intarsia.train.loop import train
@@ -157,7 +134,7 @@ class Bank:
             if fresh:
                 (work / "state.safetensors").unlink(missing_ok=True)
             trained = train(job, self.encoder, state_file=work / "state.safetensors", watch=watch)
-            inlay = self._inlay(job, trained)
+            inlay = inlay_of(job, trained, self.encoder)
             entry = self.store.add(inlay)
             shutil.rmtree(work, ignore_errors=True)
         return entry
@@ -187,6 +164,7 @@ class Bank:
 
         A sweep that was killed goes on where it was when called again with the same arguments.
         """
+        from intarsia.bank.inlay_of import inlay_of
         from intarsia.bank.sweep import Sweep, work
         from intarsia.train.grid import SMALL
 
@@ -207,61 +185,11 @@ class Bank:
             found = {}
             for name in data:
                 job, trained = sweep.best(name)
-                inlay = self._inlay(job, trained)
+                inlay = inlay_of(job, trained, self.encoder)
                 inlay.training["grid"] = sweep.grid(name)
                 found[name] = self.store.add(inlay)
             shutil.rmtree(folder, ignore_errors=True)
         return found
-
-    def _inlay(self, job: Any, trained: Trained) -> Inlay:
-        shape = self.encoder.shape
-        method = job.method.count(shape)
-        head = trained.head.count(shape, job.method.row_width(shape))
-        state = trained.state
-        inlay = Inlay(
-            name=job.name,
-            kind=job.data.kind,
-            labels=tuple(job.data.labels),
-            method=job.describe()["method"],
-            head={**trained.head.to_dict(), **trained.task_kind.to_dict()},
-            encoder={k: v for k, v in _description(self.encoder).items() if k != "parameters"},
-            tensors={k: v.cpu() for k, v in trained.tensors.items()},
-            parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
-            metrics={"metric": trained.metric, "dev": state.best, "best_epoch": state.best_epoch},
-            training={
-                **{k: v for k, v in job.describe().items() if k != "method"},
-                **({"head_start": "the checkpoint's"} if trained.head.starts(self.encoder) else {}),
-                "steps": state.step,
-                "tokens": state.tokens,
-                "seconds": round(state.seconds, 1),
-                "history": state.history,
-            },
-            data={
-                **job.data.source,
-                "pairs": job.data.pairs,
-                **({"words_left_out": trained.left_out} if trained.left_out else {}),
-            },
-            versions=provenance.versions(),
-            parents=(),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        test = job.data.test
-        if test:
-            result = self._score(inlay, test, trained.metric)
-            interval = {"value": result.value, "low": result.low, "high": result.high, "examples": len(test)}
-            if trained.metric == "likelihood":
-                interval["perplexity"] = 1 / result.value
-            inlay.metrics["test"] = interval
-        return inlay
-
-    def _score(self, inlay: Inlay, examples: Sequence[Example], metric: str) -> Interval:
-        from intarsia.serve.predictor import Predictor, kind_of
-
-        task_kind = kind_of(inlay)
-        predictor = Predictor(self.encoder, lambda _: inlay, slots=1)
-        inputs = task_kind.inputs(examples, self.encoder, inlay.training.get("max_length"))
-        predictions = predictor.predict([("", segment) for segment in inputs.segments])
-        return task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
@@ -280,59 +208,39 @@ class Bank:
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
-        from intarsia.serve.predictor import kind_of
+        from intarsia.bank.serving import Replaced
+        from intarsia.serve.answering import answer
 
-        entries = {name: self._newest(name) for name in dict.fromkeys(name for name, _ in requests)}
-        keyed: list[Any] = []
-        asked = {}
-        for name, entry in entries.items():
-            header, task_kind = entry.header, kind_of(entry.header)
-            places = [i for i, request in enumerate(requests) if request[0] == name]
-            pairs = bool(header.data.get("pairs"))
-            examples = [task_kind.asked(requests[i][1], name, pairs) for i in places]
-            inputs = task_kind.inputs(examples, self.encoder, header.training.get("max_length"))
-            asked[name] = (task_kind, places, examples, inputs, slice(len(keyed), len(keyed) + len(inputs.segments)))
-            keyed += [(header.digest, segment) for segment in inputs.segments]
-        predictions = self.predictor.predict(keyed)
-        found: list[Any] = [None] * len(requests)
-        for name, (task_kind, places, examples, inputs, rows) in asked.items():
-            for i, answer in zip(places, task_kind.describe_all(examples, inputs, predictions[rows]), strict=True):
-                found[i] = _prediction(name, answer)
-        return found
+        for _ in range(TRIES):
+            with contextlib.suppress(Replaced):  # another process has just changed one of the tasks: ask again
+                return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
+        raise Refused(f"tasks in {self.store.folder} are being replaced faster than they can be read; try again.")
 
     @property
     def predictor(self) -> Predictor:
-        """Answers by digest: the served versions, in slots."""
-        if self._predictor is None:
-            from intarsia.serve.predictor import Predictor
+        """Holds the tasks that were asked, in slots."""
+        return self._tasks.predictor
 
-            self._predictor = Predictor(self.encoder, self._load)
-        return self._predictor
+    @property
+    def _tasks(self) -> ServedTasks:
+        with self._lock:
+            if self._served_tasks is None:
+                from intarsia.bank.serving import ServedTasks
+                from intarsia.serve.predictor import Predictor
 
-    def _load(self, digest: str) -> Inlay:
-        entry = self._served[digest]
-        return self.store.load(entry.name, entry.version)
-
-    def _newest(self, name: str) -> Entry:
-        """The served version of a task; a version learned meanwhile is picked up."""
-        entry = self.store.entry(name)
-        if entry.state != "ok":
-            self.store.load(name)  # says what is wrong, and which version can be restored
-        digest = entry.header.digest
-        for old in [d for d, served in self._served.items() if served.name == name and d != digest]:
-            del self._served[old]
-            self.predictor.drop(old)
-        self._served[digest] = entry
-        return entry
+                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
+            return self._served_tasks
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
         """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
+        from intarsia.serve.scoring import score
         from intarsia.tasks.data import load_examples
 
         inlay = self.store.load(name)
         examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
-        return Evaluation(name, metric, self._score(inlay, examples, metric), len(examples))
+        interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
+        return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:
         """The served version of every task."""
@@ -342,7 +250,7 @@ class Bank:
         """What the bank costs, as the paper counts."""
         bound = self.store.encoder
         if bound is None:
-            raise BankError(f"the bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
+            raise UnknownTask(f"the bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
         return account(self.tasks(), int(bound["parameters"]))
 
     def show(self, name: str, version: int | None = None) -> Entry:
@@ -378,18 +286,3 @@ class Bank:
     def unfinished(self) -> list[Unfinished]:
         """Runs whose state is stored: interrupted ones that can go on, and those under way."""
         return unfinished(self.store.folder / "work")
-
-
-def _description(encoder: Encoder) -> dict[str, Any]:
-    return {
-        "name": encoder.name,
-        "fingerprint": encoder.fingerprint,
-        "tokenizer": encoder.tokenizer_fingerprint,
-        "parameters": encoder.shape.parameters,
-    }
-
-
-def _prediction(task: str, answer: dict[str, Any]) -> Prediction:
-    if "labels" in answer:
-        answer = {**answer, "labels": tuple(answer["labels"])}
-    return Prediction(task, **answer)

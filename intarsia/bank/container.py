@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from intarsia.errors import BankError
+from intarsia.errors import DamagedInlay
 
 FORMAT_NAME = "intarsia-inlay"
 FORMAT_VERSION = 1
@@ -115,12 +115,12 @@ def parse(file: BinaryIO, size: int, where: Path) -> Container:
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if length > LONGEST_HEADER and start.startswith(PICKLE_STARTS):
-        raise BankError(
+        raise DamagedInlay(
             f"{where} is a pickle (as torch.save writes), not an inlay. Pickles can run any code and are never opened; "
             "a safetensors file written by Intarsia was expected."
         )
     if len(start) < 8 or length > LONGEST_HEADER:
-        raise BankError(
+        raise DamagedInlay(
             f"{where} is not an inlay: it does not begin as a safetensors file does, or has been cut short or altered. "
             "A file written by Intarsia was expected; restore it from a copy or learn the task again."
         )
@@ -144,8 +144,8 @@ def parse(file: BinaryIO, size: int, where: Path) -> Container:
     return container
 
 
-def damaged(where: Path, what: str) -> BankError:
-    return BankError(
+def damaged(where: Path, what: str) -> DamagedInlay:
+    return DamagedInlay(
         f"{where} is damaged: {what}. The bytes that Intarsia wrote were expected; "
         "restore the file from a copy or learn the task again."
     )
@@ -156,12 +156,12 @@ def _take_apart(entries: Any, data_start: int, where: Path) -> Container:
     metadata = metadata if isinstance(metadata, dict) else {}
     stated = metadata.get("format")
     if not isinstance(stated, str) or not stated.startswith(FORMAT_NAME + "/"):
-        raise BankError(
+        raise DamagedInlay(
             f"{where} is not an inlay: it does not say that it is of the format {FORMAT}. "
             "A file written by Intarsia was expected."
         )
     if stated != FORMAT:
-        raise BankError(
+        raise DamagedInlay(
             f"{where} is of the format {stated!r}, and this version of Intarsia reads {FORMAT}. "
             "Update Intarsia if the file comes from a newer version; otherwise the file has been altered."
         )

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from intarsia.bank.inlay import InlayHeader
-from intarsia.errors import BankError
+from intarsia.errors import DamagedInlay
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Entry:
     def header(self) -> InlayHeader:
         """What the file says of itself; an error where the file is damaged. Parsed when first asked for."""
         if self.state != "ok":
-            raise BankError(self.reason)
+            raise DamagedInlay(self.reason)
         return InlayHeader.from_json(self.header_json)
 
 

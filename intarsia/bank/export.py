@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class _Model:
         pooling = inlay.head["pooling"]
         self.limit = min(inlay.training.get("max_length") or encoder.max_length, encoder.max_length)
         self.weights = merged(inlay, method, encoder)
-        self.head = {k.removeprefix("head."): v for k, v in inlay.tensors.items() if k.startswith("head.")}
+        self.head = inlay.learned.head_tensors
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
         self.classifier = CLASSIFIERS.get(shape.family) if "pooler.weight" in self.head else None
@@ -231,11 +231,12 @@ class _Model:
 
     def _bank_logits(self, texts: list[str], others: list[str] | None) -> Tensor:
         from intarsia.serve.predictor import Predictor
+        from intarsia.serve.served import Served
 
-        raw = replace(self.inlay, kind="score", head={**self.inlay.head, "mean": 0.0, "spread": 1.0})
-        predictor = Predictor(self.encoder, lambda _: raw, slots=1)  # of a score in such units it gives the logits
+        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
-        return torch.stack([torch.from_numpy(row) for row in predictor.predict([("", s) for s in segments])])
+        logits = Predictor(self.encoder, slots=1).logits([(task, segment) for segment in segments])
+        return torch.stack(logits).float().cpu()
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
         """What the folder's README computes, too."""
@@ -259,9 +260,8 @@ class _Model:
 def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
     """The base's weights with the task's merged into copies of them, by their names in the plain model."""
     plain = Plain(encoder.shape, {k: v.detach().cpu() for k, v in encoder.weights.items()}, encoder.at_site)
-    tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
     method.check(encoder.shape)
-    method.merge(encoder.shape, tensors, plain)
+    method.merge(encoder.shape, inlay.learned.method_tensors, plain)
     return {**plain.base, **plain.changed}
 
 

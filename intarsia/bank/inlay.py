@@ -27,10 +27,12 @@ from intarsia.bank.container import (
     opening,
     parse,
 )
-from intarsia.errors import BankError
+from intarsia.errors import BankError, DamagedInlay
 
 if TYPE_CHECKING:
     import torch
+
+    from intarsia.tasks.learned import Interface, Learned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,12 +53,31 @@ class Description:
     parents: tuple[str, ...]  # digests of the inlays that this one is composed of
     created: str  # ISO 8601, UTC
 
+    @property
+    def interface(self) -> Interface:
+        """How the task is asked, and how its outputs are read."""
+        from intarsia.tasks.kind_registry import stored_kind
+        from intarsia.tasks.learned import Interface
+
+        task_kind = stored_kind(self.kind, tuple(self.labels), self.head)  # type: ignore[arg-type]
+        return Interface(task_kind, bool(self.data.get("pairs")), self.training.get("max_length"))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inlay(Description):
-    """What one task learned. Tensors are named "method.…" and "head.…"."""
+    """What one task learned, with its provenance. Tensors are named "method.…" and "head.…"."""
 
     tensors: dict[str, torch.Tensor]
+    digest: str = ""  # of the file that it was read from
+
+    @property
+    def learned(self) -> Learned:
+        """What answering needs of it."""
+        from intarsia.methods import from_dict
+        from intarsia.tasks.learned import Learned
+
+        task_kind = self.interface.task_kind
+        return Learned(from_dict(self.method), task_kind.head(self.head["pooling"]), task_kind, self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +117,7 @@ def read_inlay(path: str | Path) -> Inlay:
     container = check_content(content, path)
     from safetensors.torch import load
 
-    return Inlay(**_described(container, path), tensors=load(content))
+    return Inlay(**_described(container, path), tensors=load(content), digest=container.digest)
 
 
 def read_header(path: str | Path) -> InlayHeader:
@@ -232,7 +253,7 @@ def _header(container: Container, size: int, where: Path) -> InlayHeader:
     return InlayHeader(**described, digest=container.digest, bytes=size, layout=container.layout)
 
 
-def _unreadable(path: Path, error: OSError) -> BankError:
-    return BankError(
+def _unreadable(path: Path, error: OSError) -> DamagedInlay:
+    return DamagedInlay(
         f"{path} cannot be read: {error.strerror or error}. An inlay file that this user may read was expected."
     )

@@ -22,7 +22,7 @@ from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import Row
 from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError
+from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
 
 NAMES_SHOWN = 20
 
@@ -45,7 +45,7 @@ class Store:
     def bind(self, encoder: dict[str, Any]) -> None:
         """Tie the bank to its base, once; afterwards any other base is refused."""
         if not isinstance(encoder.get("fingerprint"), str) or not encoder["fingerprint"]:
-            raise BankError(
+            raise Refused(
                 f"The bank at {self.folder} cannot be tied to {encoder!r}: it does not say the base's fingerprint. "
                 "Give the description of a loaded encoder."
             )
@@ -59,13 +59,13 @@ class Store:
     def check_name(self, name: str) -> None:
         """Refuse a name that no task can have; worth asking before training for it."""
         if not TASK_NAME.fullmatch(name):
-            raise BankError(
+            raise Refused(
                 f"{name!r} cannot be a task's name: 1 to 64 of the letters a-z and A-Z, digits, '-', '_' and '.' were "
                 "expected, and no dot at the beginning. Choose another name."
             )
         for other in self._catalog.names():
             if other != name and other.lower() == name.lower():
-                raise BankError(
+                raise Refused(
                     f"The bank at {self.folder} already has the task {other!r}, which many disks cannot tell from "
                     f"{name!r}. Use {other!r}, or choose another name."
                 )
@@ -98,7 +98,7 @@ class Store:
             if entry.version == version:
                 return entry
         have = ", ".join(str(entry.version) for entry in found)
-        raise BankError(f"The task {name!r} in {self.folder} has no version {version}. Its versions are: {have}.")
+        raise UnknownTask(f"The task {name!r} in {self.folder} has no version {version}. Its versions are: {have}.")
 
     def load(self, name: str, version: int | None = None) -> Inlay:
         """Read an inlay whole, and give it back only if every byte is as it was written."""
@@ -107,7 +107,7 @@ class Store:
             inlay = read_inlay(entry.path)
         except BankError as error:
             self._catalog.mark_damaged(entry.name, entry.version, str(error))
-            raise BankError(f"{error} {self._way_back(entry)}") from error
+            raise type(error)(f"{error} {self._way_back(entry)}") from error
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
 
@@ -195,37 +195,37 @@ class Store:
     def _refuse_misplaced(self, entry: Entry, encoder: dict[str, str]) -> None:
         """A whole file may still lie in another task's folder, or come from a bank over another base."""
         if entry.state != "ok":
-            raise BankError(entry.reason)
+            raise DamagedInlay(entry.reason)
         base = self.encoder
         how = misfit(dict(encoder), base) if base is not None else None
         if how is not None:
-            raise BankError(self._foreign(entry.path, how))
+            raise Refused(self._foreign(entry.path, how))
 
     def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
         how = misfit(encoder, base) if base is not None else None
         if how is not None:
-            raise BankError(
+            raise Refused(
                 f"The bank at {self.folder} cannot take this: it was {how}. "
                 "Use the base that the bank was begun with, or begin another bank."
             )
 
     def _refuse_other_folders(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
-            raise BankError(f"{self.folder} is a file; a bank's folder, or the name of a new one, was expected.")
+            raise Refused(f"{self.folder} is a file; a bank's folder, or the name of a new one, was expected.")
         if not self.folder.is_dir() or self._manifest.exists() or self._inlays.is_dir():
             return
         names = sorted(path.name for path in self.folder.iterdir())
         foreign = [name for name in names if name != "work" and not name.startswith((".", "index.sqlite"))]
         if foreign:
-            raise BankError(
+            raise Refused(
                 f"{self.folder} is not a bank: it has no bank.json, but holds {', '.join(foreign[:3])}"
                 f"{' …' if len(foreign) > 3 else ''}. A bank, an empty folder or the name of a new one was expected."
             )
 
-    def _unknown(self, name: str) -> BankError:
+    def _unknown(self, name: str) -> UnknownTask:
         names = [entry.name for entry in self.entries()]
         close = difflib.get_close_matches(name, names, n=3)
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         more = f" … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
-        return BankError(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")
+        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")

@@ -153,6 +153,7 @@ class Sweep:
         from safetensors import safe_open
 
         from intarsia.tasks.kind_registry import kind_for
+        from intarsia.tasks.learned import Learned
         from intarsia.tasks.metrics import default_metric
         from intarsia.train.checkpoint import State
         from intarsia.train.run import Trained, best_kind
@@ -164,7 +165,8 @@ class Sweep:
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
         left_out = int(known.get("left_out", 0))
-        return Trained(tensors, task_kind.head(job.pooling), task_kind, metric, state, left_out=left_out)
+        learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)
+        return Trained(learned, metric, state, left_out=left_out)
 
     def _state_file(self, job: Job) -> Path:
         folder = self.folder / job.key(self.encoder.fingerprint)

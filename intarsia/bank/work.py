@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from intarsia.bank.entry import Unfinished
-from intarsia.errors import BankError
+from intarsia.errors import Refused
 
 
 @contextmanager
@@ -20,9 +20,7 @@ def working_folder(folder: Path) -> Iterator[Path]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise BankError(
-            f"another process is learning this very task right now ({folder}). Wait for it to end."
-        ) from None
+        raise Refused(f"another process is learning this very task right now ({folder}). Wait for it to end.") from None
     try:
         yield folder
     finally:

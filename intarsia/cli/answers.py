@@ -15,7 +15,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Question
 
 if TYPE_CHECKING:
-    from intarsia.bank.bank import Prediction, Text
+    from intarsia.serve.prediction import Prediction, Text
 
 
 def gather(

@@ -96,6 +96,16 @@ class Encoder:
         return next(iter(self._weights.values())).dtype
 
     @property
+    def description(self) -> dict[str, Any]:
+        """What a bank, an inlay or a result stores about its base."""
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer_fingerprint,
+            "parameters": self.shape.parameters,
+        }
+
+    @property
     def weights(self) -> Mapping[str, Tensor]:
         """The frozen weights, by their names in the `transformers` model. Not to be written to."""
         return self._weights

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape
     from intarsia.tasks.heads import Head
-    from intarsia.tasks.metrics import Interval
     from intarsia.train.job import Job
-    from intarsia.train.loop import Progress, Trained
+    from intarsia.train.loop import Progress
 
 NO_BERT = "no BERT"
 
@@ -93,6 +92,7 @@ class Bench:
         return Row(name, to_dict(method), counts, tuple(results))
 
     def _train(self, job: Job, moment: Moment) -> Result:
+        from intarsia.serve.scoring import score as score_learned
         from intarsia.train.loop import train
 
         key = self._key(job)
@@ -119,7 +119,9 @@ class Bench:
         }  # fmt: skip
         try:
             trained = train(job, self.encoder, state_file=state_file, watch=watch)
-            test = _score(job, trained, self.encoder)
+            test = score_learned(
+                trained.learned, job.data.test, self.encoder, metric=trained.metric, max_length=job.settings.max_length
+            )
             state = trained.state
             result = Result(
                 **known,
@@ -231,20 +233,3 @@ def _work(job: Job, shape: Shape) -> float:
         return (train + dev + test) / 3 / train + 0.01 * epochs
     steps = epochs * cost.steps(job.method, shape) * cost.estimate(job.method, shape)
     return steps + (epochs * dev + test) / 3 / train
-
-
-def _score(job: Job, trained: Trained, encoder: Encoder) -> Interval:
-    """On the test part, computed as a bank would serve the task."""
-    from intarsia.bank.inlay import Inlay
-    from intarsia.serve.predictor import Predictor
-
-    task_kind, test = trained.task_kind, job.data.test
-    inlay = Inlay(
-        name=job.name, kind=job.data.kind, labels=tuple(job.data.labels), method=to_dict(job.method),
-        head={**trained.head.to_dict(), **task_kind.to_dict()}, encoder={}, parameters={}, metrics={}, training={},
-        data={}, versions={}, parents=(), created="", tensors=trained.tensors,
-    )  # fmt: skip
-    inputs = task_kind.inputs(test, encoder, job.settings.max_length)
-    predictor = Predictor(encoder, lambda _: inlay, slots=1)
-    predictions = predictor.predict([("", segment) for segment in inputs.segments])
-    return task_kind.measure(trained.metric, test, inputs, predictions, 1000)

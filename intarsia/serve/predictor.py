@@ -1,18 +1,21 @@
 """Requests of many tasks, answered in one pass through the base.
 
-Each task's inlay is put into a slot when it is first asked; the least recently asked one makes room when all slots of
-its shape are taken. Nothing is rebuilt, and the cost of adding or switching a task does not depend on how many there
-are. A task that changed weights of the base (a fine-tuned one) has a pass of its own, with its weights standing for
-the base's; the base itself is never written to.
+A task's tensors are copied into a slot when the task is first asked. When all slots of its shape are taken, the task
+that was not asked for longest makes room. Nothing is rebuilt: adding or switching a task costs the same however many
+there are. A task that changes weights of the base (full or sparse fine-tuning) runs in passes of its own, with its
+weights in place of the base's; the base itself is never written to.
+
+One call runs at a time: a lock makes the calling thread the owner of slots and passes. The rows of a pass are ordered
+by the call alone, never by slot numbers, so the same call gives the same bits whatever other threads asked before.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,211 +24,167 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
-from intarsia.encoder.slots import Slots
 from intarsia.memory import MemoryTrim
-from intarsia.methods import Method, from_dict, running_key
-from intarsia.tasks.heads import Head, pool, pooler_instead
-from intarsia.tasks.kind_registry import stored_kind
-from intarsia.tasks.task_kind import TaskKind
-
-if TYPE_CHECKING:
-    from intarsia.bank.inlay import Description, Inlay
+from intarsia.methods import Method, running_key
+from intarsia.serve.resident import SLOT_BYTES, SLOTS, Resident, ServingSlots, with_own_weights
+from intarsia.serve.served import Served
+from intarsia.tasks.heads import pool, pooler_instead
 
 TOKENS_A_PASS = 4096
-SLOTS = 256  # of one shape; memory is taken as they are first used
-WEIGHTS = 2  # tasks that changed the base whose whole weights are kept ready
+OWN_WEIGHTS = 2  # tasks that change the base and stay on the device
 
-
-@dataclass(eq=False)
-class ServingSlots:
-    """All resident inlays of one method shape, by task key, least recently asked first."""
-
-    method: Method
-    places: frozenset[tuple[str, int]]
-    slots: Slots
-    residents: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    free: list[int] = field(default_factory=list)
-
-    def place_for(self, key: str) -> int:
-        """A slot for `key`: its own, a free one, or the least recently asked one's."""
-        slot = self.residents.pop(key, None)
-        if slot is None:
-            slot = self.free.pop() if self.free else self.residents.popitem(last=False)[1]
-        self.residents[key] = slot
-        return slot
-
-
-@dataclass(frozen=True)
-class Resident:
-    """A task that can be asked: where its tensors are, its head, how its outputs are read."""
-
-    method: Method
-    stack: ServingSlots | None  # None: it changes the base, and keeps its tensors itself
-    tensors: dict[str, Tensor]
-    head: Head
-    head_tensors: dict[str, Tensor]
-    task_kind: TaskKind
-
-    def own(self, key: str) -> dict[str, Tensor]:
-        """The method's tensors, of this task alone."""
-        if self.stack is None:
-            return self.tensors
-        slot = self.stack.residents[key]
-        return {name: tensor[slot] for name, tensor in self.stack.slots.tensors.items()}
+Request = tuple[Served, Segment]
+Out = TypeVar("Out")
+Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # the logits of one task's rows → an output a row
 
 
 class Predictor:
-    """Answers requests (task key, segment). `source` gives the inlay for a key when it is not resident."""
+    """Answers requests of tasks over one encoder, from any number of threads."""
 
-    def __init__(self, encoder: Encoder, source: Callable[[str], Inlay], *, slots: int = SLOTS) -> None:
-        self.encoder, self.source, self.capacity = encoder, source, slots
-        self.stacks: dict[tuple[object, ...], ServingSlots] = {}
-        self.residents: dict[str, Resident] = {}
-        self.exclusive: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
-        self.tidy = MemoryTrim()
+    def __init__(self, encoder: Encoder, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> None:
+        """`slots` and `slot_bytes` limit the resident tasks of each method shape."""
+        self.encoder, self.capacity, self.slot_bytes = encoder, slots, slot_bytes
+        self.shapes: dict[tuple[object, ...], ServingSlots] = {}
+        self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently asked first
+        self._changes_base: dict[str, bool] = {}  # of the tasks asked so far
+        self._trim = MemoryTrim()
+        self._lock = threading.RLock()
 
-    def hold(self, key: str) -> Resident:
+    def predict(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """The predictions for each request, in order: the probabilities (or the score) of its row or of its tokens."""
+        return self._in_passes(requests, lambda task, logits, rows: task.learned.task_kind.predictions(logits, rows))
+
+    def logits(self, requests: Sequence[Request]) -> list[Tensor]:
+        """The head's outputs for each request, in order, for heads that read one vector a row."""
+        return self._in_passes(requests, lambda _, logits, __: list(logits))
+
+    def hold(self, task: Served) -> Resident:
         """Make a task resident, and the most recently asked of its shape."""
-        resident = self.residents.get(key)
-        if resident is not None and resident.stack is None:
-            return resident
-        if resident is not None and resident.stack is not None and key in resident.stack.residents:
-            resident.stack.residents.move_to_end(key)
-            return resident
-        return self.put(key, self.source(key))
-
-    def put(self, key: str, inlay: Inlay) -> Resident:
-        """Copy an inlay into a slot."""
-        device = self.encoder.device
-        method = from_dict(inlay.method)
-        method.check(self.encoder.shape)
-        task_kind = kind_of(inlay)
-        tensors = {k.removeprefix("method."): v for k, v in inlay.tensors.items() if k.startswith("method.")}
-        stack = None if method.changes_base else self._stack(method)
-        if key in self.residents and self.residents[key].stack is not stack:
-            self.drop(key)  # it was of another method
-        self.exclusive.pop(key, None)
-        if stack is not None:
-            stack.slots.put(stack.place_for(key), tensors)
-        resident = self.residents[key] = Resident(
-            method,
-            stack,
-            {} if stack is not None else {k: v.to(device) for k, v in tensors.items()},
-            task_kind.head(inlay.head["pooling"]),
-            {k.removeprefix("head."): v.to(device) for k, v in inlay.tensors.items() if k.startswith("head.")},
-            task_kind,
-        )
-        return resident
-
-    def _stack(self, method: Method) -> ServingSlots:
-        stack = self.stacks.get(running_key(method))
-        if stack is None:
-            shape = self.encoder.shape
-            slots = Slots(method.tensors(shape), self.capacity, device=self.encoder.device)
-            stack = ServingSlots(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
-            self.stacks[running_key(method)] = stack
-        return stack
+        with self._lock:
+            for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
+                if (resident := residents.get(task.key)) is not None:
+                    residents.move_to_end(task.key)
+                    return resident
+            return self._load(task)
 
     def drop(self, key: str) -> None:
-        """Forget a task; its slot is free."""
-        resident = self.residents.pop(key, None)
-        self.exclusive.pop(key, None)
-        if resident is not None and resident.stack is not None and key in resident.stack.residents:
-            resident.stack.free.append(resident.stack.residents.pop(key))
+        """Free the memory of a task."""
+        with self._lock:
+            self.own_weights.pop(key, None)
+            self._changes_base.pop(key, None)
+            for slots in self.shapes.values():
+                slots.drop(key)
+
+    def _load(self, task: Served) -> Resident:
+        learned = task.load()
+        learned.method.check(self.encoder.shape)
+        self._changes_base[task.key] = learned.method.changes_base
+        if not learned.method.changes_base:
+            return self._slots(learned.method).put(task.key, learned)
+        while len(self.own_weights) >= OWN_WEIGHTS:
+            self.own_weights.popitem(last=False)
+        resident = self.own_weights[task.key] = with_own_weights(learned, self.encoder)
+        return resident
+
+    def _slots(self, method: Method) -> ServingSlots:
+        key = running_key(method)
+        if key not in self.shapes:
+            self.shapes[key] = ServingSlots(method, self.encoder, self.capacity, self.slot_bytes)
+        return self.shapes[key]
 
     @torch.no_grad()
-    def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """What is said of each request, in order: its probabilities (or score); or something of each of its tokens."""
-        out: list[np.ndarray] = [np.empty(0)] * len(requests)
-        together: list[int] = []
-        apart: dict[str, list[int]] = {}
-        for row, (key, _) in enumerate(requests):
-            alone = self.residents[key].stack is None if key in self.residents else self.hold(key).stack is None
-            apart.setdefault(key, []).append(row) if alone else together.append(row)
-        for rows in [together, *apart.values()]:
-            for part in by_token_budget([len(requests[r][1].ids) for r in rows], TOKENS_A_PASS):
-                for fitting in self._fitting([rows[i] for i in part], requests):
-                    for row, answer in zip(fitting, self._pass([requests[r] for r in fitting]), strict=True):
-                        out[row] = answer
-        if self.encoder.device.type == "cpu":
-            self.tidy()
+    def _in_passes(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
+        out: list[Any] = [None] * len(requests)
+        by_key: dict[str, list[int]] = {}
+        for row, (task, _) in enumerate(requests):
+            by_key.setdefault(task.key, []).append(row)
+        with self._lock:
+            shared: list[int] = []
+            for rows in by_key.values():
+                if self._runs_apart(requests[rows[0]][0]):
+                    self._run(rows, requests, out, read)  # at once: whole weights of few tasks fit on a device
+                else:
+                    shared += rows
+            self._run(sorted(shared), requests, out, read)
+            if self.encoder.device.type == "cpu":
+                self._trim()
         return out
 
-    def _fitting(self, rows: list[int], requests: Sequence[tuple[str, Segment]]) -> list[list[int]]:
-        """Rows in parts that ask no more tasks than there are slots."""
-        keys = list(dict.fromkeys(requests[r][0] for r in rows))
-        if len(keys) <= self.capacity:
+    def _runs_apart(self, task: Served) -> bool:
+        if task.key not in self._changes_base:
+            self.hold(task)
+        return self._changes_base[task.key]
+
+    def _run(self, rows: list[int], requests: Sequence[Request], out: list[Any], read: Read[Out]) -> None:
+        for part in by_token_budget([len(requests[row][1].ids) for row in rows], TOKENS_A_PASS):
+            for fitting in self._fitting([rows[i] for i in part], requests):
+                for row, answer in zip(fitting, self._pass([requests[row] for row in fitting], read), strict=True):
+                    out[row] = answer
+
+    def _fitting(self, rows: list[int], requests: Sequence[Request]) -> list[list[int]]:
+        """Rows in parts that ask no more tasks than the smallest table of slots holds."""
+        capacity = min((slots.capacity for slots in self.shapes.values()), default=self.capacity)
+        keys = list(dict.fromkeys(requests[row][0].key for row in rows))
+        if len(keys) <= capacity:
             return [rows]
-        parts = [set(keys[i : i + self.capacity]) for i in range(0, len(keys), self.capacity)]
-        return [[r for r in rows if requests[r][0] in part] for part in parts]
+        parts = [set(keys[i : i + capacity]) for i in range(0, len(keys), capacity)]
+        return [[row for row in rows if requests[row][0].key in part] for part in parts]
 
-    def _pass(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """One pass through the base for rows of any tasks that can share one, or of one task that cannot."""
-        held = {key: self.hold(key) for key in dict.fromkeys(key for key, _ in requests)}
-        stacks = list(self.stacks.values())
-
-        def owner(row: int) -> tuple[int, int]:  # tokens are sorted by method, then by owner
-            stack = held[requests[row][0]].stack
-            return (-1, 0) if stack is None else (stacks.index(stack), stack.residents[requests[row][0]])
-
-        owners = {row: owner(row) for row in range(len(requests))}
-        order = sorted(owners, key=owners.__getitem__)
-        batch = pack([requests[r][1] for r in order], self.encoder.device)
-        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: owners[order[i]])]  # of one owner
-        groups: list[Group] = []
-        for number, of_method in groupby(runs, key=lambda run: owners[order[run[0]]][0]):
-            if number >= 0:
-                groups.append(_group(stacks[number], [(owners[order[run[0]]][1], run) for run in of_method]))
-        weights = {} if groups else self._weights(requests[0][0])
+    def _pass(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
+        """One pass through the base for rows of tasks that share it, or of one task that changes the base."""
+        held = {task.key: self.hold(task) for task in {task.key: task for task, _ in requests}.values()}
+        owners = _in_order(held)
+        order = sorted(range(len(requests)), key=lambda row: owners[requests[row][0].key])
+        batch = pack([requests[row][1] for row in order], self.encoder.device)
+        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: requests[order[i]][0].key)]  # by owner
+        first_of = [held[requests[order[run[0]]][0].key] for run in runs]
+        groups = _groups(runs, first_of)
+        weights = first_of[0].weights
         states = self.encoder.forward(batch, groups, weights=weights)
-        pooled = {p: pool(states, batch, p) for p in {resident.head.pooling for resident in held.values()}}
-        out: list[np.ndarray] = [np.empty(0)] * len(requests)
-        for run in runs:
-            key = requests[order[run[0]]][0]
-            resident = held[key]
+        pooled = {p: pool(states, batch, p) for p in dict.fromkeys(r.learned.head.pooling for r in first_of)}
+        out: list[Any] = [None] * len(requests)
+        for run, resident in zip(runs, first_of, strict=True):
             first, last = run[0], run[-1] + 1
-            if resident.head.pooling == "none":
+            if resident.learned.head.pooling == "none":  # the head reads every token
                 first, last = batch.offsets[first], batch.offsets[last]
-            rows = pooled[resident.head.pooling][first:last]
             segments = [requests[order[i]][1] for i in run]
-            for i, answer in zip(run, self._answers(key, resident, rows, weights, segments), strict=True):
+            logits = self._logits(resident, pooled[resident.learned.head.pooling][first:last], weights, segments)
+            for i, answer in zip(run, read(resident, logits, segments), strict=True):
                 out[order[i]] = answer
         return out
 
-    def _answers(
-        self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
-    ) -> list[np.ndarray]:
-        own = resident.own(key) if resident.method.touches_rows else {}
-        logits = resident.head.logits(
+    def _logits(
+        self, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
+    ) -> Tensor:
+        method = resident.learned.method
+        own = resident.own() if method.touches_rows else {}
+        return resident.learned.head.logits(
             resident.head_tensors,
-            resident.task_kind.read(rows, segments),
+            resident.learned.task_kind.read(rows, segments),
             self.encoder,
-            own=lambda x: resident.method.pooled(own, x),
+            own=lambda x: method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
         )
-        return resident.task_kind.predictions(logits, segments)
-
-    def _weights(self, key: str) -> dict[str, Tensor]:
-        """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
-        if key not in self.exclusive:
-            resident = self.residents[key]
-            shape, tensors = self.encoder.shape, resident.tensors
-            last = resident.method.phases(shape)[-1].name
-            weights = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
-            self.exclusive[key] = {name: weight.to(self.encoder.dtype) for name, weight in weights.items()}
-            while len(self.exclusive) > WEIGHTS:
-                self.residents.pop(self.exclusive.popitem(last=False)[0], None)  # read again when asked again
-        self.exclusive.move_to_end(key)
-        return self.exclusive[key]
 
 
-def _group(stack: ServingSlots, runs: list[tuple[int, list[int]]]) -> Group:
-    """Rows of one method: (slot, its places in the batch) for each owner."""
-    slots = tuple(slot for slot, _ in runs)
-    counts = tuple(len(run) for _, run in runs)
-    return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
+def _in_order(held: Mapping[str, Resident]) -> dict[str, tuple[int, int]]:
+    """A place for each task, tasks of one shape together; shapes and tasks in the order in which they were asked."""
+    shapes: dict[int, int] = {}
+    places = {}
+    for number, (key, resident) in enumerate(held.items()):
+        places[key] = shapes.setdefault(id(resident.slots), len(shapes)), number
+    return places
 
 
-def kind_of(inlay: Description) -> TaskKind:
-    return stored_kind(inlay.kind, tuple(inlay.labels), inlay.head)  # type: ignore[arg-type]
+def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident]) -> list[Group]:
+    """The runs of rows of each method shape, as the encoder takes them."""
+    groups = []
+    for _, pairs in groupby(zip(runs, residents, strict=True), key=lambda pair: id(pair[1].slots)):
+        of_shape = list(pairs)
+        slots = of_shape[0][1].slots
+        if slots is not None:
+            owners = tuple(resident.slot for _, resident in of_shape)
+            counts = tuple(len(run) for run, _ in of_shape)
+            groups.append(Group(slots.method, slots.places, slots.table.tensors, of_shape[0][0][0], owners, counts))
+    return groups

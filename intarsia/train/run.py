@@ -24,6 +24,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec
 from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kind_registry import kind_for
+from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import check_choosing, default_metric
 from intarsia.tasks.task_kind import TaskKind
 from intarsia.train import checkpoint
@@ -46,16 +47,18 @@ class Diverged(IntarsiaError):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run ends with: the best checkpoint's tensors, and how it got there."""
+    """What a run ends with: what it learned (the best checkpoint), and how it got there."""
 
-    tensors: dict[str, Tensor]  # "method.…" and "head.…"
-    head: Head
-    task_kind: TaskKind
+    learned: Learned
     metric: str
     state: checkpoint.State
     test: float | None = None  # the score on the test part, where it was asked for
     left_out: int = 0  # words of the training part that were too far back in their texts
     also: dict[str, float] = field(default_factory=dict)  # further scores on the test part, by metric
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        return self.learned.tensors
 
 
 class Run:
@@ -321,7 +324,8 @@ class Run:
         task_kind = best_kind(self.task_kind, self.state)
         also = dict(tested or {})
         test = also.pop(self.metric, None)
-        return Trained(tensors, self.head, task_kind, self.metric, self.state, test, left_out, also)
+        learned = Learned(self.method, self.head, task_kind, tensors)
+        return Trained(learned, self.metric, self.state, test, left_out, also)
 
 
 def best_kind(task_kind: TaskKind, state: checkpoint.State) -> TaskKind:

@@ -34,7 +34,7 @@ def test_mixed_requests_equal_separate_ones(bank: Bank, monkeypatch: pytest.Monk
     requests = [(task, text) for text in ("a red apple", "good", long) for task in ("colours", "opinion", "again")]
     passes: list[int] = []
     plain = bank.predictor._pass
-    monkeypatch.setattr(bank.predictor, "_pass", lambda asked: passes.append(len(asked)) or plain(asked))
+    monkeypatch.setattr(bank.predictor, "_pass", lambda asked, read: passes.append(len(asked)) or plain(asked, read))
     mixed = bank.predict(requests)
     assert len(passes) == 1 and passes[0] > len(requests)
     for (task, text), answer in zip(requests, mixed, strict=True):

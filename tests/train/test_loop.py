@@ -81,7 +81,7 @@ def test_other_kinds_learn_too(kind: str) -> None:
     trained = train(job(load_data(rows, kind=kind), epochs=6, batch_size=16), tiny_with_words())  # type: ignore[arg-type]
     assert trained.state.best is not None and trained.state.best > 0.7
     if kind == "score":
-        assert trained.task_kind.mean == pytest.approx(300, abs=10)
+        assert trained.learned.task_kind.mean == pytest.approx(300, abs=10)
 
 
 def test_a_seed_repeats_a_run_and_another_does_not() -> None:

@@ -187,7 +187,7 @@ class Running:
         if isinstance(result, IntarsiaError):
             record = Record(**known, parameters={"base": shape.parameters}, reason=str(result))
         else:
-            head = result.head.count(shape, job.method.row_width(shape))
+            head = result.learned.head.count(shape, job.method.row_width(shape))
             record = Record(
                 **known,
                 parameters={"method": job.method.count(shape), "head": head, "base": shape.parameters},

@@ -35,7 +35,7 @@ def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: E
     """A trained job's score on other examples than its own."""
     data = dataclasses.replace(job.data, train=job.data.train[:1], dev=job.data.dev[:1], test=list(examples))
     run = Run(dataclasses.replace(job, data=data), encoder)
-    run.task_kind = trained.task_kind
+    run.task_kind = trained.learned.task_kind
     specs = {f"method.{name}" for name in run.phases[-1].specs}
     kept = {
         name.removeprefix("method."): tensor.to(encoder.device)
@@ -68,7 +68,7 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     base answers for all of them.
     """
     examples = job.data.test
-    whole = {k.removeprefix("method."): v for k, v in trained.tensors.items() if k.startswith("method.")}
+    whole = trained.learned.method_tensors
     which: list[Span | None] = [None, *spans(encoder.shape.layers)]
     most = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in whole.values()))))
     predictions = np.concatenate(
@@ -77,9 +77,13 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
             for i in range(0, len(which), most)
         ]
     )
-    gold = trained.task_kind.gold(examples)
-    scores = [score(trained.metric, gold, trained.task_kind.decide(one), job.data.labels) for one in predictions]
-    commonest = Counter(e.label for e in examples).most_common(1)[0][1] if trained.task_kind.kind == "label" else 0
+    gold = trained.learned.task_kind.gold(examples)
+    scores = [
+        score(trained.metric, gold, trained.learned.task_kind.decide(one), job.data.labels) for one in predictions
+    ]
+    commonest = (
+        Counter(e.label for e in examples).most_common(1)[0][1] if trained.learned.task_kind.kind == "label" else 0
+    )
     return {
         "intact": scores[0],
         "majority": commonest / len(examples),
@@ -91,17 +95,17 @@ def _answers(job: Job, trained: Trained, encoder: Encoder, owners: Sequence[dict
     """[owners, rows, outputs]"""
     examples, count = job.data.test, len(owners)
     stacked = {name: torch.stack([own[name] for own in owners]).to(encoder.device) for name in owners[0]}
-    head = {k.removeprefix("head."): v.to(encoder.device) for k, v in trained.tensors.items() if k.startswith("head.")}
+    head = {k: v.to(encoder.device) for k, v in trained.learned.head_tensors.items()}
     places = job.method.places(encoder.shape)
     segments = encoder.tokenize(
         [e.text for e in examples], [e.pair for e in examples], max_length=job.settings.max_length
     )
     lengths = [len(s.ids) for s in segments]
-    out = np.empty((count, len(examples), trained.task_kind.outputs), np.float32)
+    out = np.empty((count, len(examples), trained.learned.task_kind.outputs), np.float32)
     for rows in by_token_budget(lengths, max(max(lengths), TOKENS.get(encoder.device.type, 16384) // count)):
         batch = pack([segments[r] for _ in owners for r in rows], encoder.device)
         group = Group(job.method, places, stacked, 0, tuple(range(count)), (len(rows),) * count)
         states = encoder.forward(batch, [group])
-        logits = trained.head.logits(head, pool(states, batch, job.pooling), encoder)
-        out[:, rows] = trained.task_kind.probabilities(logits).reshape(count, len(rows), -1)
+        logits = trained.learned.head.logits(head, pool(states, batch, job.pooling), encoder)
+        out[:, rows] = trained.learned.task_kind.probabilities(logits).reshape(count, len(rows), -1)
     return out

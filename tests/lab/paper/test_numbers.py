@@ -48,14 +48,14 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
     assert len(passes) == 1 and len(together["removed"]) == 6 == len(scoring.spans(3))
     assert together["intact"] == result.test
     own = {k.removeprefix("method."): v for k, v in result.tensors.items() if k.startswith("method.")}
-    gold = result.task_kind.gold(job.data.test)
+    gold = result.learned.task_kind.gold(job.data.test)
     seen = set()
     for first, last, value in together["removed"]:
         # Alone, and truly removed: a method that lives in the other layers, with all LayerNorms tuned.
         left = tuple(n for n in range(3) if not first <= n <= last)
         gone = scoring.without(own, (first, last))
         alone = scoring._answers(job, result, encoder, [gone])[0]
-        assert score(result.metric, gold, result.task_kind.decide(alone), job.data.labels) == value
+        assert score(result.metric, gold, result.learned.task_kind.decide(alone), job.data.labels) == value
         names = {n for n in own if ".output." not in n or int(n.split(".")[0]) in left}
         plain = _removed(job, result, encoder, left, {n: own[n] for n in names})
         np.testing.assert_allclose(alone, plain, atol=1e-5)

@@ -1,0 +1,54 @@
+"""The inlay of a training run that has ended: what it learned, scored on the test part, with its provenance."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from intarsia import provenance
+from intarsia.bank.inlay import Inlay
+from intarsia.encoder.encoder import Encoder
+from intarsia.serve.scoring import score
+from intarsia.train.job import Job
+from intarsia.train.run import Trained
+
+
+def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
+    shape, learned = encoder.shape, trained.learned
+    method = job.method.count(shape)
+    head = learned.head.count(shape, job.method.row_width(shape))
+    state = trained.state
+    inlay = Inlay(
+        name=job.name,
+        kind=job.data.kind,
+        labels=tuple(job.data.labels),
+        method=job.describe()["method"],
+        head={**learned.head.to_dict(), **learned.task_kind.to_dict()},
+        encoder={k: v for k, v in encoder.description.items() if k != "parameters"},
+        tensors={k: v.cpu() for k, v in trained.tensors.items()},
+        parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
+        metrics={"metric": trained.metric, "dev": state.best, "best_epoch": state.best_epoch},
+        training={
+            **{k: v for k, v in job.describe().items() if k != "method"},
+            **({"head_start": "the checkpoint's"} if learned.head.starts(encoder) else {}),
+            "steps": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 1),
+            "history": state.history,
+        },
+        data={
+            **job.data.source,
+            "pairs": job.data.pairs,
+            **({"words_left_out": trained.left_out} if trained.left_out else {}),
+        },
+        versions=provenance.versions(),
+        parents=(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    test = job.data.test
+    if test:
+        found = score(learned, test, encoder, metric=trained.metric, max_length=job.settings.max_length)
+        interval = {"value": found.value, "low": found.low, "high": found.high, "examples": len(test)}
+        if trained.metric == "likelihood":
+            interval["perplexity"] = 1 / found.value
+        inlay.metrics["test"] = interval
+    return inlay

@@ -1,0 +1,55 @@
+"""What one task learned, as a value: all that answering needs, and nothing about where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from intarsia.methods import Method
+from intarsia.tasks.examples import Example
+from intarsia.tasks.heads import Head
+from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.task_kind import TaskKind
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
+
+METHOD, HEAD = "method.", "head."  # how the names of an inlay's tensors begin
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A method, a head, a task kind, and the tensors of the first two (named `method.…` and `head.…`)."""
+
+    method: Method
+    head: Head
+    task_kind: TaskKind
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def method_tensors(self) -> dict[str, Tensor]:
+        return named(self.tensors, METHOD)
+
+    @property
+    def head_tensors(self) -> dict[str, Tensor]:
+        return named(self.tensors, HEAD)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What turns a request into rows of tokens and the predictions for these rows into an answer."""
+
+    task_kind: TaskKind
+    pairs: bool = False  # a request is two texts
+    max_length: int | None = None  # tokens of a row; None: as many as the encoder takes
+
+    def inputs(self, examples: Sequence[Example], encoder: Encoder) -> Inputs:
+        return self.task_kind.inputs(examples, encoder, self.max_length)
+
+
+def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
