@@ -15,20 +15,23 @@ def working_folder(folder: Path) -> Iterator[Path]:
     """A run's own folder, which no other process may work in at the same time."""
     from filelock import FileLock, Timeout
 
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(f"{folder}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise Refused(f"another process is learning this very task right now ({folder}). Wait for it to end.") from None
     try:
+        folder.mkdir(exist_ok=True)  # under the lock: the process before may be removing it
         yield folder
     finally:
-        lock.release()
         with suppress(OSError):
             folder.rmdir()  # nothing was begun
         if not folder.exists():
+            # While the lock is held: a process that finds the file unlinked knows that it must open a new one. Unlinked
+            # after the release, two processes could hold locks on two files of this name.
             Path(f"{folder}.lock").unlink(missing_ok=True)
+        lock.release()
 
 
 def unfinished(work: Path) -> list[Unfinished]:

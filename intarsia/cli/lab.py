@@ -117,7 +117,7 @@ def compare(
             metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     from intarsia.cli.lab_tables import comparison_table
-    from intarsia.lab.written import FILES
+    from intarsia.lab.comparison_files import FILES
 
     if json:
         console.print_json(found.to_dict())
@@ -159,5 +159,5 @@ def baseline(
         console.print_json(found.to_dict())
         return
     best = [[str(t.candidate), f"{100 * (t.dev or 0):.1f}", f"{t.seconds:.1f}s"] for t in found.best(5)]
-    console.out.print(console.table([f"best of {len(found.tried)} by dev", found.metric, "time"], best))
+    console.out.print(console.table([f"best of {len(found.trials)} by dev", found.metric, "time"], best))
     console.say(found.summary())

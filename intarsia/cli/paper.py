@@ -61,7 +61,8 @@ TogetherOption = Annotated[
 DrawOnlyOption = Annotated[bool, typer.Option("--draw-only", help="Draw what is stored; train and load nothing.")]
 
 
-ASKED = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", "bias_correction")  # what a table is drawn of
+# Without any of these options, --draw-only uses the stored configuration.
+CONFIG_OPTIONS = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", "bias_correction")
 
 
 @paper.callback(invoke_without_command=True)
@@ -130,16 +131,16 @@ def _command(name: str, help: str) -> None:
         from intarsia.cli.paper_tables import paper_tables
         from intarsia.cli.sweep_table import sweep_table
         from intarsia.lab.paper import EXPERIMENTS, draw, group_names, run, task_names
-        from intarsia.lab.paper.plan import Asked
+        from intarsia.lab.paper.plan import ExperimentConfig
         from intarsia.lab.paper.runs import RunStore
 
         chosen = task_names(EXPERIMENTS[name], _listed(tasks, "--tasks"))
-        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
-        groups = group_names(EXPERIMENTS[name], asked, _listed(only, "--only"))
+        config = ExperimentConfig(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
+        groups = group_names(EXPERIMENTS[name], config, _listed(only, "--only"))
         store = RunStore(results, encoder, limit=limit)
         if draw_only:
-            noted = None if any(_given(context, what) for what in ASKED) else store.read_asked(name)
-            made = draw(name, asked if noted is None else noted.asked, store)
+            noted = None if any(_given(context, what) for what in CONFIG_OPTIONS) else store.read_config(name)
+            made = draw(name, config if noted is None else noted.config, store)
         else:
             from intarsia.encoder.encoder import Encoder
 
@@ -147,13 +148,13 @@ def _command(name: str, help: str) -> None:
             line = shlex.join(["intarsia", *sys.argv[1:]])
             with resumable(), sweep_table() as watch:
                 made = run(
-                    name, asked, base, store, only=groups, data=data, together=together, command=line, watch=watch,
-                    tell=lambda text: console.err.print(text, markup=False),
+                    name, config, base, store, only=groups, data=data, together=together, command=line, watch=watch,
+                    log=lambda text: console.err.print(text, markup=False),
                 )  # fmt: skip
         console.print_parts(paper_tables(made))
         made.save(store.figures)
-        if made.pictures:
-            console.say(f"\nfigures: {', '.join(p.name for p in made.pictures)} (.svg, .png) in {store.figures}")
+        if made.figures:
+            console.say(f"\nfigures: {', '.join(p.name for p in made.figures)} (.svg, .png) in {store.figures}")
 
     command.__doc__ = help
     paper.command(name)(command)
