@@ -289,7 +289,7 @@ class Bank:
             header, task_kind = entry.header, kind_of(entry.header)
             places = [i for i, request in enumerate(requests) if request[0] == name]
             pairs = bool(header.data.get("pairs"))
-            examples = [task_kind.asked(requests[i][1], name, pairs) for i in places]
+            examples = [task_kind.parse_request(requests[i][1], name, pairs) for i in places]
             inputs = task_kind.inputs(examples, self.encoder, header.training.get("max_length"))
             asked[name] = (task_kind, places, examples, inputs, slice(len(keyed), len(keyed) + len(inputs.segments)))
             keyed += [(header.digest, segment) for segment in inputs.segments]
