@@ -79,7 +79,7 @@ def test_complaints_about_the_hub(hub: dict[Any, Any]) -> None:
 
     hub["o/offline", None] = ConnectionError("Couldn't reach 'o/offline' on the Hub (OfflineModeIsEnabled)")
     message = complaint("o/offline")
-    assert "the hub could not be reached for the data set 'o/offline'" in message
+    assert "cannot reach the hub for the data set 'o/offline'" in message
     assert "A local file or folder may be given instead" in message
     hub["o/missing", None] = FileNotFoundError("Dataset 'o/missing' doesn't exist on the Hub")
     assert "no data set 'o/missing' on the hub, and no file or folder of that name" in complaint("o/missing")

@@ -65,7 +65,7 @@ def test_own_names_win_over_conventional_ones() -> None:
 
 
 def test_complaints_about_columns() -> None:
-    there = "Columns there: 'body', 'label'"
+    there = "Columns found: 'body', 'label'"
     body = [{"body": row["text"], "label": row["label"]} for row in rows()]
     assert "no text column" in complaint(body)
     assert there in complaint(body)
@@ -138,7 +138,9 @@ def test_complaints_about_labels(tmp_path: Path) -> None:
         labelled([2.5, 1] * 10 + ["n/a"]), kind="score"
     )
     assert "item 2, column 'label': inf is not a number" in complaint(labelled([1.5, float("inf")] * 10), kind="score")
-    assert "item 1, column 'label': several labels where one" in complaint(labelled([["a"], ["b"]] * 10), kind="label")
+    assert "item 1, column 'label': several labels, expected one" in complaint(
+        labelled([["a"], ["b"]] * 10), kind="label"
+    )
     assert "label '0' stands twice" in complaint(labelled([[0, 1, 0], [1, 0, 0]] * 10))
     assert "item 1, column 'label': '' is not a label" in complaint(labelled(["a||b", "c"] * 10), kind="labels")
     assert "item 1, column 'label': {} is not a label" in complaint(labelled([{}, "a"] * 10))
@@ -167,5 +169,5 @@ def test_complaints_about_texts(tmp_path: Path) -> None:
     assert "item 21, column 'text_b': the text is empty" in complaint(
         [(row["text"], "x", row["label"]) for row in rows(20)] + [("x", "", "a")]
     )
-    assert "expected a text, found 7, a int" in complaint([*rows(20), (7, "a")])
+    assert "expected a text, found 7 (int)" in complaint([*rows(20), (7, "a")])
     assert "half of a surrogate pair" in complaint([*rows(20), ("\ud83d", "a")])

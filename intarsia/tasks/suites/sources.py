@@ -58,7 +58,7 @@ class HubSource:
         if task.hub is None:
             return {}
         advice = f"Or get the official files ({task.source}) and fetch with --from FOLDER."
-        splits = download(task.hub.name, task.hub.config, revision=task.hub.revision, beside="", advice=advice)
+        splits = download(task.hub.name, task.hub.config, revision=task.hub.revision, also="", advice=advice)
         there = {ours: splits[theirs] for ours, theirs in task.hub.splits.items() if theirs in splits}
         if not there:
             raise DataError(f"the hub's {task.hub} has the splits {', '.join(splits)}, none of them known. {advice}")
