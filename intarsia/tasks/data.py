@@ -172,7 +172,8 @@ def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
     for column in columns.texts:
         if column not in table.columns:
             raise DataError(
-                f"{table.name}: no column {column!r}, which the training data has. Columns found: {', '.join(table.columns)}."
+                f"{table.name}: no column {column!r}, which the training data has. "
+                f"Columns found: {', '.join(table.columns)}."
             )
     label = columns.label
     if label is not None:

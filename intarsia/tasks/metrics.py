@@ -141,8 +141,8 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# Metrics that are ratios of sums, computed by the task kinds. For questions: over all of them, over those with an answer
-# and over those without one. For hidden words: the likelihood is the geometric mean of their probabilities, and the
+# Metrics that are ratios of sums, computed by the task kinds. For questions: over all, over those with an answer, and
+# over those without one. For hidden words: the likelihood is the geometric mean of their probabilities, and the
 # perplexity is 1 / likelihood.
 RATIOS: dict[Kind, tuple[str, ...]] = {
     "tags": ("accuracy", "f1-entities"),
@@ -266,9 +266,7 @@ def _measure(metric: str, gold: Array, predicted: Array, labels: Sequence[str]) 
     if name not in METRICS or (chosen and name != "f1"):
         raise DataError(f"unknown metric {metric!r}. Expected one of {', '.join(METRICS)}, or f1:LABEL.")
     if gold.shape != predicted.shape or not len(gold):
-        raise DataError(
-            f"gold {gold.shape} and predicted {predicted.shape} must have the same shape and at least one row."
-        )
+        raise DataError(f"gold {gold.shape} and predicted {predicted.shape} must have one shape and at least one row.")
     kind = _kind(gold)
     if kind is None or kind != _kind(predicted) or kind not in METRICS[name].kinds:
         raise DataError(
@@ -283,7 +281,7 @@ def _measure(metric: str, gold: Array, predicted: Array, labels: Sequence[str]) 
         low, high = min(gold.min(), predicted.min()), max(gold.max(), predicted.max())
         if low < 0 or high >= len(labels):
             raise DataError(
-                f"gold and predicted have the label numbers {low} to {high}, but there are {len(labels)} labels."
+                f"gold and predicted have label numbers {low} to {high}, but there are {len(labels)} labels."
             )
     if name != "f1":
         return kind, METRICS[name].measure
