@@ -29,4 +29,4 @@ class EncoderError(IntarsiaError):
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
-        raise IntarsiaError(f"{option} {value!r} is unknown; expected one of: {', '.join(choices)}.")
+        raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")

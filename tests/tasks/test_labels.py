@@ -75,7 +75,7 @@ def test_complaints_about_columns() -> None:
     assert "pair='body' was named without text" in complaint(body, pair="body")
     assert "column 'body' cannot be both text and label" in complaint(body, text="body", label="body")
     unnamed = [{"text": row["text"], "x": row["label"]} for row in rows()]
-    assert "no label column. Columns there: 'text', 'x'" in complaint(unnamed)
+    assert "no label column. Columns found: 'text', 'x'" in complaint(unnamed)
     twice = [{"text": row["text"], "class": row["label"], "category": row["label"]} for row in rows()]
     assert "several columns could be the label (class, category)" in complaint(twice)
     assert "several columns could be the text (text_a/text_b, text)" in complaint(rows(text_a="x", text_b="y"))

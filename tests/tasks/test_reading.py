@@ -172,12 +172,12 @@ def test_truncated_or_foreign_compressed_file(tmp_path: Path, name: str, compres
     rows = [{"text": f"row {number}", "label": "a"} for number in range(1000)]
     content = parquet_bytes(rows) if name == "parquet" else "".join(json.dumps(row) + "\n" for row in rows).encode()
     packed = PACK[compression](content)
-    assert "damaged or cut short" in complaint(written(tmp_path, f"a.{name}{compression}", packed[: len(packed) // 2]))
-    assert "damaged or cut short" in complaint(written(tmp_path, f"b.{name}{compression}", b"not compressed at all"))
+    assert "damaged or truncated" in complaint(written(tmp_path, f"a.{name}{compression}", packed[: len(packed) // 2]))
+    assert "damaged or truncated" in complaint(written(tmp_path, f"b.{name}{compression}", b"not compressed at all"))
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:
-    assert "damaged or cut short" in complaint(written(tmp_path, "a.parquet", parquet_bytes(ROWS)[:-20]))
+    assert "damaged or truncated" in complaint(written(tmp_path, "a.parquet", parquet_bytes(ROWS)[:-20]))
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def test_bad_rows_are_named(wrong: dict[str, object], message: str) -> None:
 
 def test_metrics_of_spans() -> None:
     assert default_metric("span", ()) == "f1"
-    with pytest.raises(DataError, match="does not measure span"):
+    with pytest.raises(DataError, match="does not apply to span"):
         check_metric("accuracy", "span", ())
 
 

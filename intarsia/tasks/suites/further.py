@@ -143,7 +143,7 @@ TASKS = (
         {"AGAINST:*": "AGAINST", "FOR:*": "FOR", "NEUTRAL:*": "NEUTRAL", "NONE OF THE ABOVE:*": "NONE"},
     ),
     _task(
-        "us_economic_performance", "Whether an article is about the performance of the US economy", ("us-economic-newspaper.csv",),
+        "us_economic_performance", "Whether an article is about the US economy's state", ("us-economic-newspaper.csv",),
         5015, _judged("relevance", headline="headline"), ("no", "yes"), drop=("not sure",),
         note="The paper has 4,952 rows in total. They are probably those with relevance yes or no; not checked.",
     ),

@@ -62,9 +62,7 @@ def canonical(task: SuiteTask, split: str, given: Row, where: str) -> Row | None
             if task.empty == "skipped":
                 return None
             if task.empty == "refused":
-                raise DataError(
-                    f"{where}: the {column} is empty. Expected a text in each row; download the file again."
-                )
+                raise DataError(f"{where}: the {column} is empty. Expected a text; download the file again.")
     for column, value in given.items():
         if column == "label":
             row["label"] = _label(task, split, value, where)

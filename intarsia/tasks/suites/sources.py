@@ -90,9 +90,7 @@ def _rows(data: Any) -> Iterator[Row]:
     for batch in data.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             row = dict(zip(batch, values, strict=True))
-            yield {
-                column: named(value, classes) if (classes := names[column]) else value for column, value in row.items()
-            }
+            yield {column: named(value, own) if (own := names[column]) else value for column, value in row.items()}
 
 
 def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[Row]:

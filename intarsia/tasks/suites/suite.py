@@ -1,6 +1,6 @@
 """Declarations of public tasks: their sources, formats and official sizes.
 
-A data folder has `<suite>/<task>/<split>.jsonl.zst`. A split with fewer (or more) rows than the official one is a sample
+A data folder has `<suite>/<task>/<split>.jsonl.zst`. A split with fewer or more rows than the official one is a sample
 and is stored under `<suite>_partial/<task>`. A path with the official name therefore always has the official data.
 """
 
@@ -24,9 +24,7 @@ class Layout:
     format: Format
     files: Mapping[str, tuple[str, ...]]  # split -> patterns below the given folder; the first match is used
     columns: Mapping[str, str] = field(default_factory=dict)
-    no_header: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # split -> column names, for files without a header
+    no_header: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> columns, for files without header
     encodings: tuple[str, ...] = ("utf-8-sig",)  # tried in turn
     skip_short: bool = False  # skip rows with too few fields, as the official readers do
 
@@ -60,20 +58,17 @@ class SuiteTask:
     labels: tuple[str, ...] = ()  # in official order
     pairs: bool = False
     hub: Hub | None = None
-    values: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # label in the source -> our name; `X*` matches any label that begins with X
+    # The source's label -> our name. `X*` matches any label that begins with X.
+    values: Mapping[str, str | None] = field(default_factory=dict)
     drop: tuple[str | None, ...] = ()  # rows with these labels are stored, but not loaded
     hidden_test: bool = False  # the official test part has no labels
     strip: bool = False  # remove white space around texts
     mend: bool = False  # repair the non-ASCII characters that the release garbled
-    empty: Literal["refused", "skipped", "kept"] = (
-        "refused"  # rows without a text: an error, not stored, or stored but not loaded
-    )
+    # Rows without a text: an error (refused), not stored (skipped), or stored but not loaded (kept).
+    empty: Literal["refused", "skipped", "kept"] = "refused"
     pooled: bool = False  # the paper joined the parts and split at random
-    paper: tuple[int, int, int] | None = (
-        None  # train, validation and test sizes in Houlsby et al. 2019; None: not checked
-    )
+    # The sizes of train, validation and test in Houlsby et al. 2019. None: not checked.
+    paper: tuple[int, int, int] | None = None
     note: str = ""
 
     @property

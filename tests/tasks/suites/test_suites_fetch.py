@@ -90,7 +90,7 @@ def test_loading_follows_the_rules_of_load_data(data: Path) -> None:
     assert (cola.source["suite"], cola.source["partial"], cola.kind) == ("glue/cola", False, "label")
     assert cola.source["files"]["train"] == str(data / "glue/cola/train.jsonl.zst")
     assert load("glue/stsb", data).kind == "score"
-    with pytest.raises(DataError, match=r"glue/mnli is not whole in .*train 30 of 392,702 \(a sample\).*partial=True"):
+    with pytest.raises(DataError, match=r"glue/mnli is incomplete in .*train 30 of 392,702 \(a sample\).*partial=True"):
         load("glue/mnli", data)
     mnli = load("glue/mnli", data, partial=True)
     assert mnli.source["partial"] and mnli.labels == ("contradiction", "entailment", "neutral")
@@ -184,7 +184,7 @@ def test_wrong_files_are_named_with_their_line(tmp_path: Path, content: str, mes
 
 
 def test_wrong_sources(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is no folder\. Expected hub, or a folder"):
+    with pytest.raises(DataError, match=r"is not a folder\. Expected hub, a folder"):
         fetch("glue", tmp_path / "nowhere", tmp_path / "data")
     with pytest.raises(DataError, match=r"has nothing of glue\. For glue/cola, expected CoLA/train.tsv"):
         fetch("glue", tmp_path, tmp_path / "data")
@@ -208,7 +208,7 @@ def test_squad_answers_must_stand_in_their_context(tmp_path: Path) -> None:
     path = official.squad(tmp_path, "train") / "train-v1.1.json"
     content = path.read_text()
     path.write_text(content.replace('"answer_start": 0', '"answer_start": 4'))
-    with pytest.raises(DataError, match="question q1: the answer 'The river Rhine' does not stand at character 4"):
+    with pytest.raises(DataError, match="question q1: the answer 'The river Rhine' is not at character 4"):
         read_squad(path)
     path.write_text(content.replace('[{"text": "The river Rhine", "answer_start": 0}]', "[]"))
     with pytest.raises(DataError, match="question q1: has no answer, nor is it marked impossible"):
