@@ -228,8 +228,8 @@ def attention(
 ) -> Tensor:
     """The attention output: q, k, v [tokens, heads, width] → the same shape.
 
-    `relative` [heads, distances] is added to the scores. `prefix` has keys and values [slots, P, heads * width] to which
-    a slot's tokens also attend: in float32 for the gradients, and as `Seen` for the computation.
+    `relative` [heads, distances] is added to the scores. `prefix` has keys and values [slots, P, heads * width] that
+    a slot's tokens also attend to: in float32 for the gradients, and as `Seen` for the computation.
     """
     bias = None if relative is None else relative.detach()
     keys, values, seen = prefix or (None, None, None)

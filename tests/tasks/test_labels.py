@@ -72,7 +72,7 @@ def test_complaints_about_columns() -> None:
     assert f"no column 'txt' for text. {there}" in complaint(body, text="txt")
     assert "no column 'x' for pair" in complaint(body, text="body", pair="x")
     assert "no column 'x' for label" in complaint(body, text="body", label="x")
-    assert "pair='body' was named without text" in complaint(body, pair="body")
+    assert "pair='body' is named without text" in complaint(body, pair="body")
     assert "column 'body' cannot be both text and label" in complaint(body, text="body", label="body")
     unnamed = [{"text": row["text"], "x": row["label"]} for row in rows()]
     assert "no label column. Columns found: 'text', 'x'" in complaint(unnamed)
@@ -138,7 +138,8 @@ def test_complaints_about_labels(tmp_path: Path) -> None:
         labelled([2.5, 1] * 10 + ["n/a"]), kind="score"
     )
     assert "item 2, column 'label': inf is not a number" in complaint(labelled([1.5, float("inf")] * 10), kind="score")
-    assert "item 1, column 'label': several labels, expected" in complaint(labelled([["a"], ["b"]] * 10), kind="label")
+    several = complaint(labelled([["a"], ["b"]] * 10), kind="label")
+    assert "item 1, column 'label': several labels, expected one" in several
     assert "label '0' occurs twice" in complaint(labelled([[0, 1, 0], [1, 0, 0]] * 10))
     assert "item 1, column 'label': '' is not a label" in complaint(labelled(["a||b", "c"] * 10), kind="labels")
     assert "item 1, column 'label': {} is not a label" in complaint(labelled([{}, "a"] * 10))

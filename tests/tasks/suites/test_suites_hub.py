@@ -120,7 +120,9 @@ def test_complaints(hub: dict[Any, Any], tmp_path: Path) -> None:
     hub["nyu-mll/glue", "cola"] = ConnectionError("Couldn't reach the Hub (OfflineModeIsEnabled)")
     with pytest.raises(DataError, match=r"cannot reach the hub for the data set 'nyu-mll/glue:cola' .*--from FOLDER"):
         fetch("glue", "hub", tmp_path)
-    with pytest.raises(DataError, match=r"has nothing of extra/emotion\. .*not on the hub .* fetch with --from FOLDER"):
+    with pytest.raises(
+        DataError, match=r"has no files of extra/emotion\. .*not on the hub .* fetch with --from FOLDER"
+    ):
         fetch("extra/emotion", "hub", tmp_path)
     hub["nyu-mll/glue", "wnli"] = {"train": pairs([0, 1], ["a", "b"])}
     with pytest.raises(DataError, match=r"nyu-mll/glue:wnli \(train\), row 1: 'a' is not a label of glue/wnli"):
