@@ -82,7 +82,7 @@ def test_complaints_about_columns() -> None:
     both = [{"tweet": row["text"], "content": "x", "label": row["label"]} for row in rows()]
     assert "several columns could be the text (content, tweet)" in complaint(both)
     other = [{"sentence": row["text"], "label": row["label"]} for row in rows()]
-    assert "dev: no column 'text' as in training" in complaint({"train": rows(), "dev": other})
+    assert "dev: no column 'text', which the training data has" in complaint({"train": rows(), "dev": other})
 
 
 @pytest.mark.parametrize(
