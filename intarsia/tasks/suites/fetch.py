@@ -68,8 +68,8 @@ def fetch(
     given = find_source(source, target)
     done = []
     for task in tasks:
-        parts_alone = len(tasks) == 1
-        fetched = _kept(task, target) or _fetch(task, given.parts(task, alone=parts_alone), given, target, watch)
+        alone = len(tasks) == 1
+        fetched = _kept(task, target) or _fetch(task, given.parts(task, alone=alone), given, target, watch)
         done.append(fetched)
         if ended is not None:
             ended(fetched)
