@@ -338,7 +338,7 @@ def test_words_are_tagged(base: str, tmp_path: Path) -> None:
     assert scored.returncode == 0 and "colours: accuracy" in scored.stdout
     assert "3 tags" in intarsia("tasks", cwd=tmp_path).stdout
     wrong = intarsia("evaluate", "colours", "colours.jsonl", "--metric", "matthews", cwd=tmp_path)
-    assert wrong.returncode == 2 and "does not measure tags" in wrong.stderr
+    assert wrong.returncode == 2 and "does not apply to tags" in wrong.stderr
 
 
 def test_questions_are_answered(base: str, tmp_path: Path) -> None:
