@@ -402,4 +402,4 @@ def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monke
     )
     assert compared.exit_code == 0, compared.output
     found = json.loads(compared.stdout)
-    assert found["metric"] == "likelihood" and "one vector a text" in compared.stdout
+    assert found["metric"] == "likelihood" and "one vector per text" in compared.stdout
