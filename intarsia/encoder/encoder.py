@@ -17,7 +17,8 @@ from intarsia.encoder.attach import attach
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.routed import Group, Pass
-from intarsia.encoder.sites import Shape, family_of, places
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
 from intarsia.encoder.span import Span
 from intarsia.encoder.spec import BaseTensor

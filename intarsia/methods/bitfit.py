@@ -17,8 +17,8 @@ from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tenso
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _SITES = (*LINEAR_SITES, *NORM_SITES)
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
+from intarsia.encoder.shape import NormShape
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.errors import check_choice
 from intarsia.methods.method import Method, Preset, Spec, Tensors, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
@@ -22,8 +23,8 @@ from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
 ACTIVATIONS = ("gelu", "relu", "tanh", "swish")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
 
 @dataclass(frozen=True)

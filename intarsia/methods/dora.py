@@ -16,8 +16,8 @@ from intarsia.methods.method import Plain, Preset, Spec, Tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _LEAST = 1e-12  # of a norm: a row of zeros has no direction
 

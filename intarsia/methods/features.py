@@ -15,8 +15,8 @@ from intarsia.methods.method import Category, Method, Preset, Spec, Tensors, che
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)

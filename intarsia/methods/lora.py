@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.encoder.sites import LINEAR_SITES, LinearShape
+from intarsia.encoder.shape import LinearShape
+from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import (
     Category,
@@ -24,8 +25,8 @@ from intarsia.methods.method import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)

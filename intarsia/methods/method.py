@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
+    from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape, WeightShape
 
 Tensors = Mapping[str, "Tensor"]
 Category = Literal[

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.encoder.sites import FFN_OUTPUT, NormShape
+from intarsia.encoder.shape import NormShape
+from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError
 from intarsia.methods.method import Method, Preset, Spec, check_dropout, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
@@ -20,8 +21,8 @@ from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)

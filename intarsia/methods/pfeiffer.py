@@ -18,8 +18,8 @@ from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_la
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)

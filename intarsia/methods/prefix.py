@@ -12,7 +12,7 @@ from intarsia.kernels import LONGEST_PREFIX
 from intarsia.methods.method import Category, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
-    from intarsia.encoder.sites import Shape
+    from intarsia.encoder.shape import Shape
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from intarsia.encoder.sites import WeightShape
+from intarsia.encoder.shape import WeightShape
 from intarsia.methods.method import Tensors
 
 if TYPE_CHECKING:

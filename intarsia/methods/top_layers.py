@@ -11,7 +11,7 @@ from intarsia.methods.full import Full
 from intarsia.methods.method import Preset, check_least
 
 if TYPE_CHECKING:
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
 
 @dataclass(frozen=True)

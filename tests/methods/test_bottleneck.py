@@ -12,7 +12,7 @@ from test_parity import segments
 
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, from_dict, parse, to_dict
