@@ -11,6 +11,8 @@ from intarsia.encoder.sites import LINEAR_SITES, Family, family_of, layer_paths,
 
 @dataclass(frozen=True)
 class NormShape:
+    """The size of one LayerNorm."""
+
     site: str
     layer: int
     width: int
@@ -19,6 +21,8 @@ class NormShape:
 
 @dataclass(frozen=True)
 class LinearShape:
+    """The size of the linear layer at one site."""
+
     site: str
     layer: int
     inputs: int
@@ -32,9 +36,9 @@ class WeightShape:
 
     name: str
     shape: tuple[int, ...]
-    layers: tuple[int, ...]  # those it belongs to; () for embeddings, pooler and final norm
-    norm: bool  # of a LayerNorm
-    behind: bool  # of the pooler or the final norm: it stands behind all layers
+    layers: tuple[int, ...]  # the layers that use it; () for embeddings, pooler and final norm
+    norm: bool  # True for the weight or bias of a LayerNorm
+    behind: bool  # True for the pooler and the final norm, which run after all layers
 
     @property
     def size(self) -> int:
@@ -43,7 +47,7 @@ class WeightShape:
 
 @dataclass(frozen=True)
 class Shape:
-    """What counting parameters needs to know of a base; made from a configuration alone, no weights."""
+    """The sizes of a base. A configuration is enough to compute them; no weights are needed."""
 
     family: str
     layers: int
@@ -56,22 +60,23 @@ class Shape:
     norms: tuple[NormShape, ...] = field(repr=False)
     linears: tuple[LinearShape, ...] = field(repr=False)
     weights: tuple[WeightShape, ...] = field(repr=False)
-    words: WeightShape = field(repr=False)  # the word embeddings, one of the weights
+    words: WeightShape = field(repr=False)  # the word embeddings, which are also in `weights`
     disentangled_attention: bool = False
     recordable: bool = True
 
     @classmethod
     def of(cls, config: Any) -> Shape:
-        """The shape of `config`'s model (`transformers` builds it on the meta device: no memory, no weights)."""
+        """Return the shape of the model of `config`, which is built on the meta device without memory or weights."""
         import torch
         from transformers import AutoModel
 
-        family_of(config)  # the clear error first
+        family_of(config)  # raises a clear error before `transformers` can raise its own
         with torch.device("meta"):
             return cls.of_model(AutoModel.from_config(config))
 
     @classmethod
     def of_model(cls, model: Any) -> Shape:
+        """Return the shape of a `transformers` model."""
         from torch import nn
 
         family = family_of(model.config)
@@ -108,16 +113,16 @@ class Shape:
         )
 
     def merge_refusal(self, site: str, layer: int) -> str | None:
-        """Why a task's change at a site cannot be merged into a plain model of this base; None: it can be."""
+        """Return why a change at a site cannot be merged into the weights of this base, or None if it can."""
         if self.shared_layers and layer >= 0:
             return (
-                f"nothing can be merged into {self.family}: its layers share one set of weights, and a task has "
-                "tensors of its own for each layer."
+                f"an inlay cannot be merged into {self.family}: its layers share one set of weights, and the inlay has "
+                "separate tensors for each layer. Serve the inlay from a bank instead."
             )
         if self.disentangled_attention and site in ("query", "key"):
             return (
-                f"query and key cannot be merged into {self.family}: it projects relative positions through the same "
-                "layers, and a task changes what tokens read there, not positions."
+                f"query and key cannot be merged into {self.family}: the same layers project its relative positions, and "
+                "the inlay changes only the projections of tokens. Serve the inlay from a bank instead."
             )
         return None
 
@@ -129,14 +134,15 @@ class Shape:
 
 
 def _weights(family: Family, model: Any) -> tuple[WeightShape, ...]:
+    """Return every parameter of the model, in its order."""
     from torch import nn
 
     norms = {path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
     layers = dict(layer_paths(family, model))
     behind = tuple(path for path in (family.pooler, family.outside.get("final.norm")) if path is not None)
-    found = []
+    weights = []
     for name, parameter in model.named_parameters():
-        own = next((served for prefix, served in layers.items() if name.startswith(f"{prefix}.")), ())
+        used_by = next((users for layer_path, users in layers.items() if name.startswith(f"{layer_path}.")), ())
         path = name.rpartition(".")[0]
-        found.append(WeightShape(name, tuple(parameter.shape), own, path in norms, path in behind))
-    return tuple(found)
+        weights.append(WeightShape(name, tuple(parameter.shape), used_by, path in norms, path in behind))
+    return tuple(weights)
