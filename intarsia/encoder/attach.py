@@ -74,8 +74,8 @@ def _hook_output(module: nn.Module, switchboard: Switchboard) -> None:
         current = switchboard.current
         if current is None or current.span.left_out:
             return None
-        if switchboard.behind_layer is not None:
-            switchboard.behind_layer(output[0] if isinstance(output, tuple) else output)
+        if switchboard.on_layer_output is not None:
+            switchboard.on_layer_output(output[0] if isinstance(output, tuple) else output)
         if not current.groups:
             return None
         if isinstance(output, tuple):

@@ -121,7 +121,7 @@ class Shape:
             )
         if self.disentangled_attention and site in ("query", "key"):
             return (
-                f"query and key cannot be merged into {self.family}: the same layers project its relative positions, and "
+                f"query and key cannot be merged into {self.family}: the same layers project relative positions, and "
                 "the inlay changes only the projections of tokens. Serve the inlay from a bank instead."
             )
         return None

@@ -25,7 +25,7 @@ OUTSIDE = -1  # the layer number of sites that belong to no layer: the embedding
 
 @dataclass(frozen=True)
 class MaskedWords:
-    """The parameter paths in a family's masked-language-model class: the layer before the output, and the output bias."""
+    """The parameter paths in a family's masked-language-model class: the layer before the output, the output bias."""
 
     dense: str
     norm: str

@@ -15,9 +15,7 @@ class SpannedLayer:
 
     def __init__(self, plain: Callable[..., Any], switchboard: Switchboard) -> None:
         self.plain, self.switchboard = plain, switchboard
-        self.extras: int | None = (
-            None  # how many values follow the states in the layer's tuple; None: it returns no tuple
-        )
+        self.extras: int | None = None  # values after the states in the layer's tuple; None: it returns no tuple
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         current = self.switchboard.current
