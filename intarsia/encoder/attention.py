@@ -197,7 +197,7 @@ def packed_attention(
 ) -> Tensor:
     """Return attention within each segment of `batch`: [N, H, D]."""
     if isinstance(batch, StaticBatch):
-        assert not isinstance(prefix, PrefixStates) and window is None, "not in a fixed-shape pass"
+        assert not isinstance(prefix, PrefixStates) and window is None, "windows need an eager pass"
         return batch.attention(q, k, v, scale, p, noise, relative, prefix)
     assert not isinstance(prefix, StaticPrefixStates), "only a pass of fixed shape has prefixes by slot"
     if noise is None or not noise.dropout:

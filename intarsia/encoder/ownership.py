@@ -48,4 +48,4 @@ class Ownership(Protocol):
     def batch_norm(
         self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
     ) -> Tensor:
-        """Return BatchNorm over the tokens of each owner. Eager passes only: a method that uses it is not recordable."""
+        """Return BatchNorm over the tokens of each owner. Eager passes only: methods that use it are not recordable."""

@@ -52,9 +52,7 @@ class Pass:
     sublayer_input: Tensor | None = None
     layer_input: Tensor | None = None
     span: Span = field(default_factory=Span)
-    memory: dict[int, dict[Any, Tensor]] = field(
-        default_factory=dict
-    )  # by group: states that its method stores during the pass
+    memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # by group: states that its method stores
     relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)

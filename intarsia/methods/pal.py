@@ -1,9 +1,9 @@
 """Projected attention layers (Stickland & Murray 2019), over a frozen base.
 
-Parallel to each whole layer: LN(FFN(a) + a + TS(x)) with x what the layer's attention reads (in a base that normalises
-behind its sub-layers, the layer's input) and TS(x) = gelu(V_D MHA(V_E x)). The attention inside has queries, keys and
-values of its own, at a reduced width, and no output projection; V_E and V_D are shared over the layers. The LayerNorms
-of the task are trained too. 1,819,836 parameters for BERT-base, without them.
+A projected attention layer runs in parallel to each layer: LN(FFN(a) + a + TS(x)) with TS(x) = gelu(V_D MHA(V_E x)).
+x is the input of the layer's attention; in a post-norm base that is the layer's input. MHA is multi-head attention of
+reduced width with its own queries, keys and values, and without an output projection. All layers share V_E and V_D. The
+method also trains the LayerNorms. Without them, BERT-base has 1,819,836 trained parameters.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PAL(Method):
         check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0))
         check_dropout(self.dropout)
         if self.width % self.heads:
-            raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads.")
+            raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads. Use a multiple.")
         sorted_layers(self)
 
     @property
@@ -57,7 +57,7 @@ class PAL(Method):
         return True
 
     def matrices(self, shape: Shape) -> int:
-        d, w = shape.width, self.width  # a token meets V_E and V_D, which all layers share, in each of them
+        d, w = shape.width, self.width  # each layer multiplies a token by the shared V_E and V_D
         return len(chosen_layers(self.layers, shape)) * (2 * d * w + 3 * w * w)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:

@@ -30,7 +30,7 @@ REFUSED = {
     ("prefix", "deberta-v2"): "relative positions",
     ("pfeiffer", "modernbert"): "normalises in front",
     ("top", "albert"): "share one set of weights",
-    ("bitfit", "modernbert"): "no such bias",
+    ("bitfit", "modernbert"): "has no bias",
 }
 
 
