@@ -40,7 +40,7 @@ test: $(READY)
 # With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
 PYTHON_CUDA ?= $(BIN)/python
 test-cuda:
-	PYTHONPATH=.:tests:tests/encoder $(PYTHON_CUDA) -m pytest -m cuda tests/kernels tests/train
+	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m cuda tests/kernels tests/train
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """The layers of the package, lowest first. `tests/test_layers.py` checks the imports against this list.
 
-    python docs/layers.py           print the drawing
-    python docs/layers.py --write   put it into docs/concepts.md
+python docs/layers.py           print the drawing
+python docs/layers.py --write   put it into docs/concepts.md
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Imports between the package's modules point down the layers of `docs/layers.py` and close no cycle.
 
-The test reads the source, so that imports inside functions and under TYPE_CHECKING count too. `from package import name`
-is an edge to the module `package.name` where there is one, otherwise to the package itself. Importing a module runs the
-`__init__` of its packages; that is no edge, since an `__init__` may re-export the modules below it.
+The test reads the source: imports inside functions and under TYPE_CHECKING count too. `from package import name` is an
+edge to the module `package.name` if that exists, otherwise to the package itself. Importing a module also runs the
+`__init__` of its packages; the test does not count that, because an `__init__` may re-export its own modules.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find_edges(modules: dict[str, Path]) -> list[Edge]:
 
 def layer_of(module: str) -> str:
     """The part of the package that a module belongs to; empty for the package's own `__init__`."""
-    return (module.split(".") + [""])[1]
+    return [*module.split("."), ""][1]
 
 
 def points_up(edge: Edge) -> bool:

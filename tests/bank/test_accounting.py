@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from inlay_samples import flip, make_inlay
 
 from intarsia.bank.accounting import BankCost, TaskCost, account
 from intarsia.bank.store import Store
 from intarsia.errors import BankError
+from tests.support.inlays import flip, make_inlay
 
 
 def test_the_papers_nine_glue_tasks() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny_tokenizer
 from safetensors.torch import load_file
 
 import intarsia
@@ -25,6 +24,7 @@ from intarsia.encoder.slots import start
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.heads import Head
+from tests.support.families import FAMILY_NAMES, plain_model, tiny_tokenizer
 
 ALL_LINEAR = ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")
 METHODS: dict[str, Method] = {

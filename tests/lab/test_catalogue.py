@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, config, save_tiny, tiny_with_words
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,6 +18,7 @@ from intarsia.lab import cost
 from intarsia.lab.catalogue import Catalogue, catalogue, mergeable, shape_of, sized_name
 from intarsia.methods import PRESETS, DiffPruning, LoRA, parse
 from intarsia.train.step import step_together
+from tests.support.families import FAMILY_NAMES, config, save_tiny, tiny_with_words
 
 
 @pytest.fixture(scope="module")

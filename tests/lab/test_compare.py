@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import opinions, save_tiny, tiny_with_words
 
 from intarsia.cli.lab_tables import comparison_rows
 from intarsia.encoder.encoder import Encoder
@@ -26,6 +25,7 @@ from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
 from intarsia.train import loop
 from intarsia.train import step as step_module
+from tests.support.families import opinions, save_tiny, tiny_with_words
 
 RECIPE: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "batch_size": 16}
 

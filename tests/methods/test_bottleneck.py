@@ -7,8 +7,6 @@ import itertools
 
 import pytest
 import torch
-from families import FAMILY_NAMES, tiny
-from test_parity import segments
 
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
@@ -16,6 +14,8 @@ from intarsia.encoder.sites import Shape
 from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, from_dict, parse, to_dict
+from tests.support.families import FAMILY_NAMES, tiny
+from tests.support.segments import segments
 
 VARIANTS = [
     {},
@@ -69,7 +69,7 @@ def test_share_of_bert_base(bert_base: Shape) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_closed_form_equals_the_tensors(family: str, variant: dict[str, object]) -> None:
-    from families import config
+    from tests.support.families import config
 
     shape = Shape.of(config(family))
     method = Bottleneck(5, **variant)  # type: ignore[arg-type]

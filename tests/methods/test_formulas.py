@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from families import plain_model, tiny
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.attention import PrefixStates as Extra
@@ -17,6 +15,8 @@ from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots, start
 from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Features, LayerNorms, LoRA, Method, Pfeiffer, Prefix
+from tests.support.families import plain_model, tiny
+from tests.support.segments import segments
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

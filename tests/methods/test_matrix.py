@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
@@ -36,6 +34,8 @@ from intarsia.methods import (
     TopLayers,
 )
 from intarsia.tasks.heads import Head, pool, pooler_instead
+from tests.support.families import FAMILY_NAMES, plain_model, tiny
+from tests.support.segments import segments
 
 ROUTED: dict[str, Method] = {
     "single": Bottleneck(5, places_in_layer="ffn"),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import opinions, tiny_with_words
 
 import intarsia
 from intarsia.bank.bank import Bank
@@ -40,6 +39,7 @@ from intarsia.tasks.learned import Learned
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Run, train
 from intarsia.train.step import predict
+from tests.support.families import opinions, tiny_with_words
 
 QUICK = Settings(learning_rate=5e-3, epochs=1, batch_size=16)
 TASKS: dict[str, tuple[Method, Pooling]] = {

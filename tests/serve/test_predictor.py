@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from families import tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
@@ -15,6 +14,7 @@ from intarsia.serve.predictor import Predictor
 from intarsia.tasks.heads import Head, Pooling
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.task_kind import TaskKind
+from tests.support.families import tiny_with_words
 
 TEXTS = ["good film", "the big red apple was cold", "bad", "it is not so very hot and the sun was up", "one two three"]
 

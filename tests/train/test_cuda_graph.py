@@ -18,9 +18,6 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
-from tagged import colours, riddles  # noqa: E402
-
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
@@ -48,6 +45,8 @@ from intarsia.train.job import Job, Settings  # noqa: E402
 from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
+from tests.support.families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
+from tests.support.token_tasks import colours, riddles  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 pytestmark = pytest.mark.cuda

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import opinions, tiny_with_words
 
 from intarsia.lab.paper import EXPERIMENTS, published, scoring
 from intarsia.lab.paper.ablation import changes
@@ -25,6 +24,7 @@ from intarsia.tasks.metrics import score
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
 from intarsia.train.run import Trained
+from tests.support.families import opinions, tiny_with_words
 
 
 def trained(job: Job, encoder: Any) -> Trained:

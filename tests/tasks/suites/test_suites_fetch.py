@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import official_files as official
 import pytest
 
 from intarsia.errors import DataError
@@ -15,6 +14,7 @@ from intarsia.tasks.suites import fetch, find, load, read_texts, status
 from intarsia.tasks.suites.manifest import file_hash, read_manifest
 from intarsia.tasks.suites.squad import read_squad
 from intarsia.tasks.suites.tagging import read_tagged
+from tests.support import official_files as official
 
 
 @pytest.fixture(scope="module")
