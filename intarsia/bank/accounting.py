@@ -34,10 +34,6 @@ class TaskCost:
         """Trained parameters, without the head, as a share of the base."""
         return self.method / self.base
 
-    @property
-    def share_with_head(self) -> float:
-        return self.trained / self.base
-
 
 @dataclass(frozen=True)
 class BankCost:

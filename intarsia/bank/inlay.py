@@ -104,11 +104,6 @@ TUPLE_FIELDS = ("labels", "parents")
 FIELDS = tuple(field.name for field in fields(Description))
 
 
-def write_inlay(inlay: Inlay, path: str | Path) -> None:
-    """Write `inlay` to `path`, whole or not at all."""
-    files.replace(Path(path), encode(inlay))
-
-
 def read_inlay(path: str | Path) -> Inlay:
     """Read a file whole, check its digest, and give back the inlay."""
     path = Path(path)

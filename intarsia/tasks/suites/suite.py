@@ -101,5 +101,4 @@ class SuiteTask:
 class Suite:
     name: str
     title: str
-    citation: str
     tasks: tuple[SuiteTask, ...]
