@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_extra
 from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, Features, plan
 from intarsia.lab.no_bert.features import Corpus, Reading
@@ -117,6 +117,7 @@ def search(
     result on every run; minutes give as many as the machine is fast. A candidate that has begun is not cut short, at
     least one is fitted, and with minutes a perfect score on dev ends the search.
     """
+    check_extra("lab", "sklearn")
     import sklearn
 
     from intarsia.tasks.task_kind import TaskKind

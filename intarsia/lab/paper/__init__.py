@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia import files
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_extra
 from intarsia.lab.paper import no_bert
 from intarsia.lab.paper.ablation import ABLATION
 from intarsia.lab.paper.alternatives import ALTERNATIVES
@@ -95,6 +95,7 @@ def run(
 
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, asked, only)
+    check_extra("lab", "matplotlib", *(("sklearn",) if no_bert.GROUP in groups else ()))
     planned = [one for one in experiment.plan(asked, encoder.shape.layers) if one.group in groups]
     loaded, absent = load_tasks(asked.tasks, asked, data)
     if not loaded:
