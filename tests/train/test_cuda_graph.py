@@ -70,6 +70,26 @@ METHODS = [
 ]  # fmt: skip
 
 
+def assert_close(run: Run, other: Run) -> None:
+    for name, ours in run.tensors().items():
+        theirs = other.tensors()[name]
+        scale = max(1e-3, float(theirs.abs().max()))
+        assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    one, rows = job(0, method), [0, 1, 2, 3]
+    recorded = GraphStepper(one, encoder, 1)
+    run, other = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    recorded.step([(run, rows)])
+    ((_, loss),) = recorded.losses(wait=True)
+    assert loss == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
+    assert_close(run, other)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Method) -> None:
     encoder = tiny_with_words().to(DEVICE)
@@ -86,10 +106,7 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     assert [loss for _, loss in found] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     predictions = recorded.predict(together, "dev")
     for run, other, mine in zip(together, alone, predictions, strict=True):
-        for name, ours in run.tensors().items():
-            theirs = other.tensors()[name]
-            scale = max(1e-3, float(theirs.abs().max()))
-            assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
+        assert_close(run, other)
         assert run.state.step == 3 and run.state.tokens == other.state.tokens
         assert np.allclose(mine, predict(other, "dev"), atol=1e-3)
 
