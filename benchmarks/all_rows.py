@@ -1,7 +1,7 @@
-"""Scores as plain fine-tuning scripts report them: all training rows, the last epoch, the official dev part.
+"""Scores as common fine-tuning scripts report them: all training rows, the last epoch, the official dev part.
 
-`intarsia paper` chooses epochs on rows that are held out and scores on others; scores that are quoted elsewhere are
-mostly these. Each method by its own recipe; all jobs of one shape in one pass.
+`intarsia paper` selects epochs on held-out rows and scores on other rows, while most published dev scores are measured
+as in this script. Each method uses its own recipe. All jobs of one shape share a pass.
 
     python benchmarks/all_rows.py --encoder FOLDER --device cuda --out results/all-rows-h200.json
 """
@@ -33,7 +33,7 @@ TASKS, METHODS = "cola,mrpc,rte,stsb", "full,houlsby-64,parallel-64,lora-8"
 
 
 def all_rows(task: str, data: str | None) -> TaskData:
-    """A task whose dev part is the official one, and whose train part is whole again."""
+    """Return a task with the official dev part and the complete train part."""
     found = load(f"glue/{task}", data)
     if found.source["split"] == "as given":
         return replace(found, test=[])
@@ -43,7 +43,7 @@ def all_rows(task: str, data: str | None) -> TaskData:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--encoder", default="minilm")
-    parser.add_argument("--data", help="a folder of suites; else that of INTARSIA_DATA")
+    parser.add_argument("--data", help="the folder of suites; default: INTARSIA_DATA")
     parser.add_argument("--tasks", default=TASKS)
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--seeds", type=int, default=2)
@@ -75,7 +75,7 @@ def main() -> None:
     written: dict[str, Any] = {
         "what": "last epoch's score on the official dev part, trained on all rows",
         "metrics": {task: names.metric(f"glue/{task}") for task in tasks},
-        "rows": {task: {"train": len(own.train), "dev": len(own.dev)} for task, own in data.items()},
+        "rows": {task: {"train": len(task_data.train), "dev": len(task_data.dev)} for task, task_data in data.items()},
         "scores": found,
         "means": {
             name: {task: round(100 * fmean(s or 0.0 for s in scores), 1) for task, scores in by_task.items()}

@@ -1,9 +1,10 @@
-"""Attention within short segments on a GPU, several ways: Intarsia's kernel, bucketed padded blocks, `flex_attention`
-with a document mask (and a relative position bias, as MPNet's), and PyTorch's variable-length attention (no bias).
+"""Attention within short segments on a GPU, in several implementations: Intarsia's kernel, padded blocks in buckets,
+`flex_attention` with a document mask, and PyTorch's variable-length attention. All but the last are also measured with
+a relative position bias, as in MPNet.
 
     python benchmarks/attention.py --output results/attention-h200.json
 
-Forward and backward of one layer of BERT-base's shape (12 heads of 64) in bf16, without dropout, milliseconds (median).
+Median milliseconds of forward and backward of one layer with BERT-base's shape (12 heads of 64), in bf16, no dropout.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def median_ms(run: Callable[[], Any]) -> float:
     return float(do_bench(run, warmup=20, rep=60, return_mode="median"))
 
 
-def both_ways(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> dict[str, float]:
+def forward_backward(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> dict[str, float]:
     out = forward()
     g = torch.randn_like(out)
     back = median_ms(lambda: torch.autograd.grad(out, inputs, g, retain_graph=True))
     return {"forward": median_ms(forward), "backward": back}
 
 
-def ways(lengths: list[int], relative: Tensor | None) -> dict[str, Callable[..., Tensor]]:
-    """Functions of q, k and v [tokens, heads, width] over segments of these lengths."""
+def implementations(lengths: list[int], relative: Tensor | None) -> dict[str, Callable[..., Tensor]]:
+    """Return functions of q, k and v [tokens, heads, width] for segments of these lengths."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     from intarsia.encoder.attention import packed_attention
@@ -48,12 +49,12 @@ def ways(lengths: list[int], relative: Tensor | None) -> dict[str, Callable[...,
     tokens = sum(lengths)
     batch = pack([Segment([1] * n) for n in lengths], "cuda")
     starts = torch.tensor([0, *lengths], device="cuda").cumsum(0)
-    one = torch.zeros(1, dtype=torch.int32, device="cuda")
+    zero = torch.zeros(1, dtype=torch.int32, device="cuda")
     longest = 1 << (max(lengths) - 1).bit_length()
     layout = Layout(
-        tokens=tokens, align=tokens, tile_slot=one, slot_start=one, slot_end=one + tokens,
+        tokens=tokens, align=tokens, tile_slot=zero, slot_start=zero, slot_end=zero + tokens,
         row_start=starts[:-1].int(), row_length=torch.tensor(lengths, dtype=torch.int32, device="cuda"),
-        longest=max(16, longest), seeds=one,
+        longest=max(16, longest), seeds=zero,
     )  # fmt: skip
     document = torch.repeat_interleave(torch.arange(len(lengths), device="cuda"), torch.tensor(lengths, device="cuda"))
     mask = create_block_mask(lambda b, h, q, k: document[q] == document[k], None, None, tokens, tokens, device="cuda")
@@ -100,11 +101,11 @@ def main() -> None:
             q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
             for biased in (False, True):
                 relative = torch.randn(HEADS, 2 * 128 - 1, device="cuda", dtype=torch.bfloat16) if biased else None
-                for name, way in ways(lengths, relative).items():
+                for name, run in implementations(lengths, relative).items():
                     title = f"{name}{', relative bias' if biased else ''}, {jobs} jobs, mean {mean}"
                     try:
-                        found = both_ways(lambda way=way, q=q, k=k, v=v: way(q, k, v), (q, k, v))  # type: ignore[misc]
-                    except Exception as error:  # a way that this version of PyTorch does not have
+                        found = forward_backward(lambda run=run, q=q, k=k, v=v: run(q, k, v), (q, k, v))  # type: ignore[misc]
+                    except Exception as error:  # this version of PyTorch does not have it
                         print(f"{title}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
                         continue
                     out["milliseconds"][title] = found

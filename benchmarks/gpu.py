@@ -1,12 +1,13 @@
-"""Training on a GPU: many jobs in one pass, beside peft's LoRA and a plain hooked Houlsby model, in one run.
+"""Training on a GPU: many jobs in one pass, compared with peft's LoRA and a Houlsby model built with forward hooks.
 
     python benchmarks/gpu.py --output results/speed-h200.json                   # BERT-base shapes, random weights
     python benchmarks/gpu.py --model all-mpnet-base-v2 --output results/speed-mpnet-h200.json
 
-32 examples a job and step. The peers train one job at a time: eager (float32, and bf16), and compiled with bf16, CUDA
-graphs and padding to few lengths (in processes of their own, which compile at the same time; nothing is measured before
-they are ready, and never two at once). All batches are made of neighbours in length, as Intarsia's loader makes them.
-Floating-point operations are counted as 4 × parameters outside the embeddings for each real token.
+Each step takes 32 examples per job. The peers train one job at a time: eager in float32, eager in bf16, and compiled in
+bf16 with CUDA graphs and padding to a few lengths. Compiled peers run in separate processes, which compile in parallel.
+Measuring starts when all of them are ready, and only one process measures at a time. All batches contain texts of
+similar length, as Intarsia's loader builds them. Each real token counts as 4 × (parameters outside the embeddings)
+floating-point operations.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 BATCH = 32
 VOCABULARY = 30000
-WARM_UP = 4.0  # seconds, at most, of each setting, ours and the peers'; theirs also compile
+WARM_UP = 4.0  # maximum seconds for each setting, for Intarsia and the peers; the peers also compile
 Answer = dict[str, Any]
 
 
-class Numbers:
-    """A tokenizer for texts that are token ids already."""
+class IdTokenizer:
+    """A tokenizer for texts that already consist of token ids."""
 
     model_max_length = 512
     backend_tokenizer = None
@@ -48,7 +49,7 @@ class Numbers:
 
 
 def texts(mean: int, count: int, seed: int = 0) -> list[list[int]]:
-    """Token ids; lengths spread as those of real sentences are: gamma, from 4 to 64 (mean 14) or 128."""
+    """Return random token ids. Lengths follow a gamma distribution, as in real text, from 4 to 64 (mean 14) or 128."""
     random = np.random.default_rng(seed)
     lengths = np.clip(random.gamma(3.0, mean / 3.0, count).round().astype(int), 4, 64 if mean < 20 else 128)
     return [random.integers(5, VOCABULARY, n).tolist() for n in lengths]
@@ -61,7 +62,7 @@ def plain_model(source: str, dtype: torch.dtype, device: str = "cuda") -> Any:
     if source == "bert-base":
         return BertModel(BertConfig(), add_pooling_layer=False).to(device, dtype)
     config = AutoConfig.from_pretrained(source)
-    if not (Path(source) / "model.safetensors").is_file():  # random weights are as fast
+    if not (Path(source) / "model.safetensors").is_file():  # random weights give the same speed
         return AutoModel.from_config(config).to(device, dtype)
     return AutoModel.from_pretrained(source, config=config).to(device, dtype)
 
@@ -72,7 +73,7 @@ def outside_embeddings(source: str) -> int:
 
 
 def measured(step: Callable[[int], None], seconds: float, tokens: Sequence[int]) -> Answer:
-    """Steps for a while, timed by the host with the device waited for at both ends."""
+    """Run steps for some seconds and return their speed. The host's clock is read after the device has synchronised."""
     for i in range(12):
         step(i)
     torch.cuda.synchronize()
@@ -100,7 +101,7 @@ def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
     settings = [Settings(learning_rate=3e-4, epochs=1000, seed=s) for s in range(jobs)]
     all_jobs = [Job(f"job{s}", data, Bottleneck(64), settings=setting) for s, setting in enumerate(settings)]
     recorded, tokenizer = GraphStepper(all_jobs[0], encoder, jobs), Tokenizer(encoder)
-    runs = [Run(job, encoder, tokenizer=tokenizer, stack=recorded.stack_for) for job in all_jobs]
+    runs = [Run(job, encoder, tokenizer=tokenizer, slots_for=recorded.slots_for) for job in all_jobs]
     lengths = runs[0].tokens["train"].lengths
     orders = [[b for e in range(2) for b in epoch_batches(lengths, BATCH, s, e)] for s in range(jobs)]
     count = len(orders[0])
@@ -111,12 +112,12 @@ def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
         list(recorded.losses())
 
     began = time.perf_counter()
-    for i in range(count):  # passes of all sizes are recorded now, as in a run of minutes, which finds that they pay
-        for one in recorded.passes.known.values():
-            one.cost = 0.0
+    for i in range(count):  # record passes of all sizes now, as a long run would do
+        for known in recorded.passes.known.values():
+            known.cost = 0.0
         step(i)
         if i == 0:
-            began = time.perf_counter()  # now the kernels are compiled
+            began = time.perf_counter()  # the first step compiles the kernels
         if i >= 12 and time.perf_counter() - began > WARM_UP:
             break
     torch.cuda.synchronize()
@@ -131,7 +132,7 @@ def ours(encoder: Any, mean: int, jobs: int, seconds: float) -> Answer:
 
 
 def ceiling() -> float:
-    """TFLOP/s of a large bf16 matrix product on random numbers, through PyTorch."""
+    """Return the TFLOP/s of a large bf16 matrix product in PyTorch."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     for _ in range(5):
         a @ b
@@ -147,7 +148,7 @@ def measure_ours(out: Answer, given: argparse.Namespace) -> None:
     from intarsia.encoder.encoder import Encoder
 
     model = plain_model(given.model, torch.float32, "cpu")
-    encoder = Encoder(model, Numbers(), name=given.model).to("cuda", torch.bfloat16)
+    encoder = Encoder(model, IdTokenizer(), name=given.model).to("cuda", torch.bfloat16)
     for mean in given.means:
         for jobs in given.jobs:
             torch.cuda.empty_cache()
@@ -155,39 +156,39 @@ def measure_ours(out: Answer, given: argparse.Namespace) -> None:
             r["share_of_ceiling"] = 4 * out["parameters"] * r["tokens_a_second"] / (out["ceiling_tflops"] * 1e12)
             print(
                 f"intarsia {jobs:3} jobs, mean {mean}: {r['examples_a_second']:9.0f} examples/s, "
-                f"{r['ms_a_step']:7.2f} ms a step, {100 * r['share_of_ceiling']:.0f} % of the ceiling, "
+                f"{r['ms_a_step']:7.2f} ms per step, {100 * r['share_of_ceiling']:.0f} % of the ceiling, "
                 f"{r['memory_gb']:.1f} GB, {r['passes_recorded']} passes recorded in {r['warm_up_seconds']:.0f} s",
                 flush=True,
             )
             save(out, given)
 
 
-def measure_peers(out: Answer, given: argparse.Namespace, compiled: Sequence[Beside]) -> None:
+def measure_peers(out: Answer, given: argparse.Namespace, compiled: Sequence[CompiledPeer]) -> None:
     from gpu_peers import Peer
 
     for kind in given.peers:
         for dtype in (torch.float32, torch.bfloat16):
             torch.cuda.empty_cache()
             found = Peer(kind, given.model, given.means, dtype=dtype, compiled=False).measure(given.seconds)
-            note_peer(out, f"{kind}, eager {str(dtype).removeprefix('torch.')}", found)
+            add_peer(out, f"{kind}, eager {str(dtype).removeprefix('torch.')}", found)
             save(out, given)
-    for one in compiled:
-        note_peer(out, f"{one.kind}, compiled bfloat16", one.measure())
+    for peer in compiled:
+        add_peer(out, f"{peer.kind}, compiled bfloat16", peer.measure())
         save(out, given)
 
 
-def note_peer(out: Answer, name: str, found: Mapping[str, Answer]) -> None:
+def add_peer(out: Answer, name: str, found: Mapping[str, Answer]) -> None:
     for mean, r in found.items():
         out["peers"][f"{name}, mean {mean}"] = r
         print(
-            f"{name}, mean {mean}: {r['examples_a_second']:7.0f} examples/s, {r['ms_a_step']:6.2f} ms a step "
+            f"{name}, mean {mean}: {r['examples_a_second']:7.0f} examples/s, {r['ms_a_step']:6.2f} ms per step "
             f"(warm-up {r['warm_up_seconds']:.0f} s)",
             flush=True,
         )
 
 
-class Beside:
-    """A compiled peer in a process of its own: it says when it is ready, and measures when it is told to."""
+class CompiledPeer:
+    """A compiled peer in a separate process. It reports when it is ready, and measures on request."""
 
     def __init__(self, kind: str, given: argparse.Namespace) -> None:
         self.kind = kind
@@ -209,19 +210,19 @@ class Beside:
         for line in self.process.stdout:
             if line.startswith(start):
                 return line
-        raise RuntimeError(f"the compiled {self.kind} ended with {self.process.wait()}")
+        raise RuntimeError(f"the process of the compiled peer {self.kind} ended with exit status {self.process.wait()}")
 
 
 def ratios(out: Answer, means: Sequence[int]) -> Answer:
-    """Examples a second of co-trained jobs against the best eager and the best compiled peer's."""
+    """Return the examples per second of co-trained jobs, divided by those of the best eager and compiled peers."""
     found: Answer = {}
     for mean in means:
         rates = {n: r["examples_a_second"] for n, r in out["peers"].items() if n.endswith(f"mean {mean}")}
-        for way in ("eager", "compiled"):
-            best = max((rate for name, rate in rates.items() if way in name), default=None)
+        for mode in ("eager", "compiled"):
+            best = max((rate for name, rate in rates.items() if mode in name), default=None)
             for name, r in out["ours"].items():
                 if best and name.endswith(f"mean {mean}"):
-                    found[f"{name} against the best {way} peer"] = round(r["examples_a_second"] / best, 2)
+                    found[f"{name} against the best {mode} peer"] = round(r["examples_a_second"] / best, 2)
     return found
 
 
@@ -233,18 +234,18 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--peers", nargs="*", default=["houlsby", "lora"])
     options.add_argument("--no-compiled", action="store_true")
-    options.add_argument("--lock", type=Path, help="measure only while holding this file: for several runs at once")
+    options.add_argument("--lock", type=Path, help="a lock file to hold while measuring, for several parallel runs")
     options.add_argument("--output", type=Path)
     given = options.parse_args()
     from intarsia import provenance
 
     torch.backends.cuda.matmul.allow_tf32 = True
-    compiled = [] if given.no_compiled else [Beside(kind, given) for kind in given.peers]
-    for one in compiled:
-        one.ready()
-        print(f"{one.kind} is compiled", flush=True)
+    compiled = [] if given.no_compiled else [CompiledPeer(kind, given) for kind in given.peers]
+    for peer in compiled:
+        peer.ready()
+        print(f"{peer.kind} is compiled", flush=True)
     if given.lock:
-        fcntl.flock(os.open(given.lock, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)  # until the process ends
+        fcntl.flock(os.open(given.lock, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)  # held until the process ends
     out: Answer = {
         "model": Path(given.model).name,
         "parameters": outside_embeddings(given.model),  # outside the embeddings

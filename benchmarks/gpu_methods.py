@@ -1,9 +1,9 @@
-"""How long a recorded step of each method takes on a GPU, one job alone, and which kernels take the time.
+"""The time of a recorded training step of each method on a GPU, for a single job, and the kernels that take it.
 
     python benchmarks/gpu_methods.py --model all-mpnet-base-v2 --output results/steps-h200.json
 
-Each phase of a method by itself: milliseconds a step by the host's clock, the device's share of them, and the kernels
-that take most of it, summed by name. 32 examples a step, or as many as the method's recipe says.
+Each phase of a method is measured separately: milliseconds per step by the host's clock, milliseconds on the device,
+and the slowest kernels, summed by name. A step has 32 examples, or the batch size of the method's recipe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu import Numbers, plain_model, texts
+from gpu import IdTokenizer, plain_model, texts
 
 from intarsia import provenance
 from intarsia.encoder.encoder import Encoder
@@ -32,13 +32,14 @@ WARM, PROFILED, SHOWN = 30, 20, 12  # steps, steps, kernels
 
 
 def phases(method: Method, encoder: Encoder, mean: int, steps: int) -> dict[str, Any]:
+    """Return the timings of each training phase; empty if the method's steps cannot be recorded."""
     rows = [Example(" ".join(map(str, t)), None, "ab"[i % 2]) for i, t in enumerate(texts(mean, 1024))]
     data = TaskData("label", ("a", "b"), rows, rows[:32], rows[:32], {})
     job = Job("one", data, method, settings=Settings.for_method(method, epochs=1000))
     if not can_record(job, encoder):
         return {}
     recorded = GraphStepper(job, encoder, 1)
-    run = Run(job, encoder, stack=recorded.stack_for)
+    run = Run(job, encoder, slots_for=recorded.slots_for)
     batches = epoch_batches(run.tokens["train"].lengths, job.settings.batch_size, 0, 0)
     found = {}
     while True:
@@ -84,9 +85,9 @@ def _wait() -> None:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_rounded(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
 
 
@@ -94,20 +95,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="bert-base", help="bert-base (random weights), or a folder")
     parser.add_argument("--methods", default=METHODS)
-    parser.add_argument("--mean", type=int, default=14, help="tokens of a text")
+    parser.add_argument("--mean", type=int, default=14, help="mean number of tokens per text")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     dtype = torch.bfloat16 if given.device.startswith("cuda") else torch.float32
-    encoder = Encoder(plain_model(given.model, dtype, given.device), Numbers(), name=given.model)
+    encoder = Encoder(plain_model(given.model, dtype, given.device), IdTokenizer(), name=given.model)
     found: dict[str, Any] = {}
     for name in given.methods.split(","):
         found[name] = _rounded(phases(parse(name), encoder, given.mean, given.steps))
-        for phase, one in found[name].items():
-            line = ", ".join(f"{key} {value}" for key, value in one.items() if key != "most")
+        for phase, timing in found[name].items():
+            line = ", ".join(f"{key} {value}" for key, value in timing.items() if key != "most")
             print(f"{name} {phase}: {line}", flush=True)
-            for kernel, (ms, calls) in one.get("most", {}).items():
+            for kernel, (ms, calls) in timing.get("most", {}).items():
                 print(f"    {ms:7.3f} ms {calls:6.1f} × {kernel}", flush=True)
     written = {
         "what": "one job alone, recorded passes",

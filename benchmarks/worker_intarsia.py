@@ -14,8 +14,9 @@ from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
 from intarsia.methods import Method
 from intarsia.serve.predictor import Predictor
+from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head
-from intarsia.tasks.learned import Learned
+from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.task_kind import TaskKind
 from intarsia.train.job import Job
 from intarsia.train.run import Run
@@ -38,6 +39,7 @@ class Worker:
         self.run: Run | None = None
         self.batches: list[list[int]] = []
         self.grown: Predictor | None = None
+        self.resident: list[Served] = []
 
     def versions(self) -> Answer:
         return {
@@ -106,10 +108,14 @@ class Worker:
         }
         return Learned(method, head, TaskKind("label", ("0", "1")), tensors)
 
+    def _served(self, number: int, size: int) -> Served:
+        learned = self._learned(number, size)
+        return Served(f"task{number}", Interface(learned.task_kind), lambda: learned)
+
     def setup_serve(self, tasks: int, size: int, texts: list[str], threads: int = 2, seed: int = 0) -> Answer:
         torch.set_num_threads(threads)
-        learned = {f"task{i}": self._learned(i, size) for i in range(tasks)}
-        self.predictor = Predictor(self.encoder, learned.__getitem__)
+        self.tasks = [self._served(i, size) for i in range(tasks)]
+        self.predictor = Predictor(self.encoder)
         self.segments: list[Segment] = self.encoder.tokenize(texts, max_length=MAX_TOKENS)
         real = sum(len(s.ids) for s in self.segments)
         return {"real_tokens": real, "padded_tokens": real}
@@ -119,36 +125,37 @@ class Worker:
             batch = pack(self.segments)
             with torch.inference_mode():
                 return {"seconds": repeat(lambda: self.encoder.forward(batch), repeats)}
-        asked = [(f"task{i if mode == 'mixed' else 0}", s) for i, s in enumerate(self.segments)]
+        asked = [(self.tasks[i if mode == "mixed" else 0], s) for i, s in enumerate(self.segments)]
         self.predictor.predict(asked)
         return {"seconds": repeat(lambda: self.predictor.predict(asked), repeats)}
 
     def check_serve(self) -> Answer:
-        mixed = self.predictor.predict([(f"task{i}", s) for i, s in enumerate(self.segments)])
+        mixed = self.predictor.predict([(self.tasks[i], s) for i, s in enumerate(self.segments)])
         worst = 0.0
         for i in range(len(self.segments)):
-            whole = self.predictor.predict([(f"task{i}", s) for s in self.segments])
+            whole = self.predictor.predict([(self.tasks[i], s) for s in self.segments])
             worst = max(worst, float(abs(whole[i] - mixed[i]).max()))
         return {"equal": worst < 1e-4, "largest_difference": worst}
 
     def _hold(self, present: int, size: int) -> Predictor:
         if self.grown is None:
-            self.grown = Predictor(self.encoder, lambda key: self._learned(int(key), size), slots=1024)
-        for i in range(present):
-            self.grown.hold(str(i))
+            self.grown = Predictor(self.encoder, slots=1024)
+        for i in range(len(self.resident), present):
+            self.resident.append(self._served(i, size))
+            self.grown.hold(self.resident[-1])
         return self.grown
 
     def add_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
-        learned = [self._learned(present + i, size) for i in range(repeats)]
-        return repeat_fresh(lambda i: predictor.put("new", learned[i]), repeats, after=lambda i: predictor.drop("new"))
+        new = [self._served(present + i, size) for i in range(repeats)]
+        return repeat_fresh(lambda i: predictor.hold(new[i]), repeats, after=lambda i: predictor.drop(new[i].key))
 
     def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
         """Tasks are not switched: each request names its own. What is left is to look a resident one up."""
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
-        return repeat_fresh(lambda i: predictor.hold(str(i % present)), repeats)
+        return repeat_fresh(lambda i: predictor.hold(self.resident[i % present]), repeats)
 
 
 if __name__ == "__main__":

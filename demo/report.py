@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
 
 
-def write_report(path: Path, bank: Bank, outcome: Outcome, took: float) -> None:
+def write_report(path: Path, bank: Bank, outcome: Outcome, total_seconds: float) -> None:
+    """Write the HTML page of a demonstration."""
     cost = bank.cost()
     page = Page("Intarsia: three tasks over one frozen base")
     page.text(
         f"One pretrained encoder ({bank.encoder.name}, {bank.encoder.shape.parameters:,} parameters) stays frozen. "
-        f"{len(outcome.steps)} tasks arrived one after another; each was learned as Houlsby adapters of size 64 "
-        f"with its own LayerNorms and head. In all this took {formatting.seconds(took)}."
+        f"{len(outcome.steps)} tasks arrived one after another. Each task has trained Houlsby adapters of size 64, "
+        f"LayerNorms and a head of its own. The whole demonstration took {formatting.seconds(total_seconds)}."
     )
-    page.heading("What was learned")
+    page.heading("Trained tasks")
     rows = []
     for step, entry, seconds in zip(outcome.steps, outcome.entries, outcome.seconds, strict=True):
         header = entry.header
@@ -41,26 +42,26 @@ def write_report(path: Path, bank: Bank, outcome: Outcome, took: float) -> None:
                 f"{seconds:.0f} s",
             ]
         )
-    columns = ["task", "what", "trained on", "tested on", "test accuracy in % (95 % interval)"]
+    columns = ["task", "description", "trained on", "tested on", "test accuracy in % (95 % interval)"]
     columns += ["trained parameters (of the base)", "file", "time"]
     page.table(columns, rows, left=(0, 1))
     page.text(
-        f"Each task learned from a seeded part of its training texts, cut to "
-        f"{outcome.entries[0].header.training['max_length']} tokens. The tests are whole: the official files of "
-        "Reuters R8 and R52, and a tenth of the tweets. The epoch was chosen on other texts, held out, never on the "
-        "test."
+        f"Each task was trained on a random sample of its training texts with a fixed seed, truncated to "
+        f"{outcome.entries[0].header.training['max_length']} tokens. The test sets are complete: the official files "
+        "of Reuters R8 and R52, and a tenth of the tweets. The epoch was selected on held-out texts, never on the test "
+        "set."
     )
     page.figure(_scores(outcome), "Test accuracy with 95 % bootstrap intervals.")
-    page.heading("What it costs")
+    page.heading("Cost")
     page.text(
-        f"Base and all tasks: {cost.total_with_heads:.2f}× the base. Full fine-tuning keeps a copy of the base for "
-        f"each task: {cost.fine_tuning}×."
+        f"Base and all tasks: {cost.total_with_heads:.2f}× the base. Full fine-tuning stores a copy of the base "
+        f"for each task: {cost.fine_tuning}×."
     )
     page.figure(_growth(bank, outcome), "Stored parameters, in multiples of the base, as the tasks arrived.")
-    page.heading("Nothing was forgotten")
+    page.heading("No forgetting")
     page.text(
-        f"{outcome.steps[0].name} answered {outcome.same} test texts before and after the other tasks came: "
-        "every label and every probability equal, bit for bit.",
+        f"{outcome.steps[0].name} predicted {outcome.unchanged} test texts before and after the other tasks were "
+        "added: all labels and probabilities are bit-identical.",
         "good",
     )
     page.heading("All tasks in one pass")
@@ -68,17 +69,18 @@ def write_report(path: Path, bank: Bank, outcome: Outcome, took: float) -> None:
         [name, f"{text[:90]}…" if len(text) > 90 else text, f"{p.label} ({p.probability:.2f})"]
         for name, text, p in outcome.mixed
     ]
-    page.table(["task", "text", "answer"], shown, left=(0, 1, 2))
+    page.table(["task", "text", "prediction"], shown, left=(0, 1, 2))
     page.text(
-        "Asked one by one the answers are the same."
-        if outcome.alone
-        else "Asked one by one the answers differ: please report this.",
-        "good" if outcome.alone else "bad",
+        "Separate predictions of the same texts are equal."
+        if outcome.mixed_agree
+        else "Separate predictions of the same texts differ. This is a bug: please report it.",
+        "good" if outcome.mixed_agree else "bad",
     )
     path.write_text(page.render(), encoding="utf-8")
 
 
 def _scores(outcome: Outcome) -> Figure:
+    """Draw the test accuracy of each task with its interval."""
     figure = new_figure(7, 0.6 + 0.5 * len(outcome.steps))
     axes = figure.add_subplot()
     for i, entry in enumerate(outcome.entries):
@@ -95,6 +97,7 @@ def _scores(outcome: Outcome) -> Figure:
 
 
 def _growth(bank: Bank, outcome: Outcome) -> Figure:
+    """Draw the stored parameters after each task, next to those of full fine-tuning."""
     figure = new_figure(7, 3)
     axes = figure.add_subplot()
     base = bank.cost().base

@@ -1,4 +1,4 @@
-"""Intarsia: many tasks as small inlays over one frozen base.
+"""Intarsia stores many NLP tasks as small inlays over one frozen transformer.
 
     import intarsia
     from intarsia import Bottleneck
@@ -7,7 +7,7 @@
     bank.learn("spam", "spam.csv", method=Bottleneck(64))
     bank.predict("spam", ["You have won!"])
 
-Names load when first used: importing this package imports neither torch nor transformers.
+Public names are imported on first use, so importing this package imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -19,35 +19,18 @@ from typing import TYPE_CHECKING, Any
 from intarsia.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from intarsia.bank.bank import Bank, Evaluation
-    from intarsia.encoder.encoder import Encoder
-    from intarsia.errors import IntarsiaError
-    from intarsia.methods import (
-        IA3,
-        PAL,
-        Bapna,
-        BitFit,
-        Bottleneck,
-        DiffPruning,
-        Features,
-        Full,
-        LayerNorms,
-        LoRA,
-        LotteryTicket,
-        Pfeiffer,
-        Prefix,
-        TopLayers,
-    )  # fmt: skip
-    from intarsia.serve.prediction import Prediction
-    from intarsia.tasks import Example, TaskData, load_data
-    from intarsia.train.job import Settings
+    from intarsia.bank.bank import Bank as Bank
+    from intarsia.bank.bank import Evaluation as Evaluation
+    from intarsia.encoder.encoder import Encoder as Encoder
+    from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.methods.registry import *  # noqa: F403
+    from intarsia.serve.prediction import Prediction as Prediction
+    from intarsia.tasks import Example as Example
+    from intarsia.tasks import TaskData as TaskData
+    from intarsia.tasks import load_data as load_data
+    from intarsia.train.job import Settings as Settings
 
-_METHODS = (
-    "IA3", "PAL", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full", "LayerNorms", "LoRA",
-    "LotteryTicket", "Pfeiffer", "Prefix", "TopLayers",
-)  # fmt: skip
-_WHERE = {
-    **dict.fromkeys(_METHODS, "intarsia.methods"),
+_MODULES = {
     "Bank": "intarsia.bank.bank",
     "Encoder": "intarsia.encoder.encoder",
     "Evaluation": "intarsia.bank.bank",
@@ -57,34 +40,7 @@ _WHERE = {
     "Settings": "intarsia.train.job",
     "TaskData": "intarsia.tasks",
     "load_data": "intarsia.tasks",
-}
-
-__all__ = [
-    "IA3",
-    "PAL",
-    "Bank",
-    "Bapna",
-    "BitFit",
-    "Bottleneck",
-    "DiffPruning",
-    "Encoder",
-    "Evaluation",
-    "Example",
-    "Features",
-    "Full",
-    "IntarsiaError",
-    "LayerNorms",
-    "LoRA",
-    "LotteryTicket",
-    "Pfeiffer",
-    "Prediction",
-    "Prefix",
-    "Settings",
-    "TaskData",
-    "TopLayers",
-    "load_data",
-    "open",
-]
+}  # and every method, by its class
 
 
 def open(
@@ -94,10 +50,10 @@ def open(
     device: str = "cpu",
     precision: str | None = None,
 ) -> Bank:
-    """Open a bank; a new one is begun at the first `learn`.
+    """Open a bank. The first `learn` creates the folder of a new bank.
 
-    `encoder` is needed only to begin a bank over another base than the embedded `minilm`: a `transformers` folder, a
-    hub name, or a loaded `Encoder`. A bank remembers its base and refuses any other.
+    `encoder` is a `transformers` folder, a hub name or a loaded `Encoder`. Only a new bank over a base other than the
+    embedded `minilm` needs it: an existing bank stores the name of its base and refuses any other base.
     """
     from intarsia.bank.bank import Bank
 
@@ -105,6 +61,21 @@ def open(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'intarsia' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    if name == "__all__":
+        return sorted([*_MODULES, *_methods(), "open"])
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
+        return methods[name]
+    raise AttributeError(f"module 'intarsia' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__getattr__("__all__")])
+
+
+def _methods() -> dict[str, Any]:
+    """The methods' classes by name; importing them takes longer than the rest of this package."""
+    from intarsia.methods import METHODS
+
+    return {kind.__name__: kind for kind in METHODS.values()}

@@ -51,14 +51,14 @@ def bank(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_task_that_says_one_label_of_every_text_is_called_out(base: str, tmp_path: Path) -> None:
+def test_a_task_that_predicts_one_label_for_every_text_is_reported(base: str, tmp_path: Path) -> None:
     rows = [{**row, "label": "[rare]" if i % 10 == 0 else "[usual]"} for i, row in enumerate(opinions(80))]
     rows_to_csv(tmp_path / "odd.csv", rows)
     done = intarsia("learn", "odd", "odd.csv", "--encoder", base, "--lr", "0.001", "--epochs", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "It says '[usual]' of every validation text. Try a smaller learning rate" in done.stdout
+    assert "The model predicts '[usual]' for every validation text. Try a smaller learning rate" in done.stdout
     shown = intarsia("show", "odd", cwd=tmp_path).stdout
-    assert "at epoch 4; says '[usual]' of every text" in shown and "1 of 2: [rare], [usual]" in shown
+    assert "at epoch 4; predicts '[usual]' for every text" in shown and "1 of 2: [rare], [usual]" in shown
 
 
 def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
@@ -94,7 +94,7 @@ def test_dropout_below_can_be_left_out(bank: Path) -> None:
 
 def test_tasks_show_evaluate_verify(bank: Path) -> None:
     table = intarsia("tasks", cwd=bank)
-    assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning would be 1×" in table.stdout
+    assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning: 1×" in table.stdout
     known = json.loads(intarsia("tasks", "--json", cwd=bank).stdout)
     assert known["tasks"][0]["task"] == "opinion" and known["total"] > 1
 
@@ -106,7 +106,7 @@ def test_tasks_show_evaluate_verify(bank: Path) -> None:
     assert scored["metric"] == "f1:yes" and scored["examples"] == 80 and scored["low"] <= scored["value"]
 
     verified = intarsia("verify", "--rebuild", cwd=bank)
-    assert verified.returncode == 0 and "1 files read, 0 damaged" in verified.stdout
+    assert verified.returncode == 0 and "Checked 1 files: 0 damaged" in verified.stdout
 
 
 def test_versions_restore_and_remove(bank: Path, tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     rest = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait() == 130 and "goes on from the last stored step" in rest
+    assert process.wait() == 130 and "resume from the last checkpoint" in rest
     (state,) = (tmp_path / "bank" / "work").glob("opinion-*/state.safetensors")
     verified = intarsia("verify", cwd=tmp_path)
     assert verified.returncode == 0 and "0 damaged" in verified.stdout
-    assert "opinion: a run has not ended" in verified.stdout and state.parent.name in verified.stdout
+    assert "opinion: unfinished training run" in verified.stdout and state.parent.name in verified.stdout
     (run,) = json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"]
     assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -275,7 +275,7 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     rest = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    assert process.wait() == 130 and "The same command goes on" in rest and "Traceback" not in rest
+    assert process.wait() == 130 and "Repeat the command to resume" in rest and "Traceback" not in rest
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "1/3 features, seed 0: accuracy" in again.stderr and "stored before" in again.stderr
@@ -402,4 +402,4 @@ def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monke
     )
     assert compared.exit_code == 0, compared.output
     found = json.loads(compared.stdout)
-    assert found["metric"] == "likelihood" and "one vector a text" in compared.stdout
+    assert found["metric"] == "likelihood" and "one vector per text" in compared.stdout

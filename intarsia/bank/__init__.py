@@ -1,1 +1,1 @@
-"""The bank: what every task learned, one small file each, over one frozen base."""
+"""The bank: a folder with one small file for each task version, over one frozen base."""

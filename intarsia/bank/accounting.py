@@ -1,8 +1,8 @@
-"""What a bank costs, counted as "Parameter-Efficient Transfer Learning for NLP" (Houlsby et al., 2019) counts.
+"""The parameter count of a bank, as in "Parameter-Efficient Transfer Learning for NLP" (Houlsby et al., 2019).
 
-The paper's "total number of parameters" is the base, once, and what each task trained, as a multiple of the base: 1.3×
-for nine tasks with adapters, against 9× for nine fine-tuned copies. A task's output layer is needed whichever method is
-used; both counts, without and with it, are given.
+The paper's "total number of parameters" is the base, counted once, plus the parameters trained for each task. The paper
+gives it as a multiple of the base: 1.3× for nine tasks with adapters, 9× for nine fine-tuned copies. Every method needs
+an output layer for each task, so this module gives both counts: without and with heads.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from intarsia.errors import BankError
 
 @dataclass(frozen=True)
 class TaskCost:
-    """What one task added to the bank."""
+    """The parameters and bytes that one task adds to the bank."""
 
     name: str
     version: int
     base: int  # parameters of the frozen base
     method: int  # trained parameters, without the head
     head: int
-    bytes: int  # of the file
+    bytes: int  # size of the file
 
     @property
     def trained(self) -> int:
@@ -31,17 +31,17 @@ class TaskCost:
 
     @property
     def share(self) -> float:
-        """Trained parameters, without the head, as a share of the base."""
+        """The trained parameters, without the head, as a fraction of the base."""
         return self.method / self.base
 
 
 @dataclass(frozen=True)
 class BankCost:
-    """What all tasks together cost."""
+    """The parameters and bytes of all tasks together."""
 
     base: int
     tasks: tuple[TaskCost, ...]
-    damaged: tuple[str, ...]  # tasks whose file cannot be read, and which are not in the sums
+    damaged: tuple[str, ...]  # tasks whose file cannot be read; the sums leave them out
 
     @property
     def method(self) -> int:
@@ -57,7 +57,7 @@ class BankCost:
 
     @property
     def total(self) -> float:
-        """Base and what every task trained, without heads, in multiples of the base."""
+        """The base plus all trained parameters, without heads, as a multiple of the base."""
         return (self.base + self.method) / self.base
 
     @property
@@ -66,16 +66,16 @@ class BankCost:
 
     @property
     def fine_tuning(self) -> int:
-        """What full fine-tuning would cost, in multiples of the base: a copy of it for each task."""
+        """The cost of full fine-tuning, one copy of the base for each task, as a multiple of the base."""
         return len(self.tasks)
 
 
 def account(entries: Iterable[Entry], base_parameters: int) -> BankCost:
-    """Add up what `entries` (one for each task) cost over a base of `base_parameters`."""
+    """Return the cost of `entries` (one for each task) over a base with `base_parameters` parameters."""
     if base_parameters <= 0:
         raise BankError(
-            f"A bank cannot be counted over a base of {base_parameters} parameters; the base's own number was "
-            "expected, as bank.json has it."
+            f"Cannot compute the cost of a bank over a base of {base_parameters} parameters; expected the base's own "
+            "count, as stored in bank.json."
         )
     tasks: list[TaskCost] = []
     damaged: list[str] = []
@@ -86,7 +86,7 @@ def account(entries: Iterable[Entry], base_parameters: int) -> BankCost:
         counts = entry.header.parameters
         missing = [key for key in ("method", "head") if key not in counts]
         if missing:
-            raise BankError(f"{entry.path} does not say how many parameters its {' and '.join(missing)} trained.")
+            raise BankError(f"{entry.path} does not state the parameter count of its {' and '.join(missing)}.")
         tasks.append(
             TaskCost(entry.name, entry.version, base_parameters, counts["method"], counts["head"], entry.bytes)
         )

@@ -1,4 +1,4 @@
-"""The bank: a folder of inlays over one frozen encoder, and everything one does with it.
+"""The bank: a folder of inlays over one frozen encoder, with the operations on it.
 
 bank = intarsia.open("bank")
 bank.learn("spam", "spam.csv", method=Bottleneck(64))
@@ -8,7 +8,9 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,29 +20,31 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished, working_folder
-from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
+    from intarsia.bank.serving import ServedTasks
     from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
-    from intarsia.serve.answering import Served
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
-    from intarsia.tasks.learned import Learned
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.loop import Watch
 
 
+TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's score on some examples, with a bootstrap interval."""
+    """A task's score on labelled examples, with a bootstrap interval."""
 
     task: str
     metric: str
@@ -49,7 +53,7 @@ class Evaluation:
 
 
 class Bank:
-    """A folder of inlays. The encoder is loaded when first needed."""
+    """A folder of inlays. The encoder is loaded on first use."""
 
     def __init__(
         self,
@@ -63,23 +67,24 @@ class Bank:
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._predictor: Predictor | None = None
-        self._entries: dict[str, Entry] = {}  # of the tasks that were asked, by digest
+        self._served_tasks: ServedTasks | None = None
+        self._lock = threading.RLock()
 
     @property
     def encoder(self) -> Encoder:
-        """The frozen base of this bank: the one given, the one the bank was begun with, or the embedded one."""
-        if self._encoder is None:
-            from intarsia.encoder.encoder import Encoder
-            from intarsia.encoder.sources import EMBEDDED
+        """The frozen base: the encoder given to `Bank`, else the base named in bank.json, else the embedded base."""
+        with self._lock:
+            if self._encoder is None:
+                from intarsia.encoder.encoder import Encoder
+                from intarsia.encoder.sources import EMBEDDED
 
-            bound = self.store.encoder
-            source = self._given or (bound["name"] if bound else EMBEDDED)
-            encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-            if bound is not None:
-                self.store.bind(encoder.description)  # refuses another base
-            self._encoder = encoder
-        return self._encoder
+                bound = self.store.encoder
+                source = self._given or (bound["name"] if bound else EMBEDDED)
+                encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
+                if bound is not None:
+                    self.store.bind(encoder.description)  # raises if this is another base
+                self._encoder = encoder
+            return self._encoder
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -90,7 +95,7 @@ class Bank:
             if self._given is not None or self.store.encoder is None:
                 raise
             raise EncoderError(
-                f"{error} The bank {self.store.folder} was begun over it: if it has moved, name its new place "
+                f"{error} It is the base of the bank {self.store.folder}. If it has moved, give its new path "
                 "(--encoder, or intarsia.open(bank, encoder))."
             ) from error
 
@@ -192,52 +197,42 @@ class Bank:
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
     def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
-        """Ask one task about many texts, or, with (task, text) requests, many tasks in one pass.
+        """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
-        A text is a string, a tuple of two for tasks over pairs, (question, context) for tasks over spans, a list of
-        words for tasks that tag words, or a string with mask tokens for tasks that fill in words.
+        The task kind determines the type of a text: a string; a tuple of two strings for text pairs; (question,
+        context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
         """
         if isinstance(task, str):
             if isinstance(texts, str):
-                raise IntarsiaError("predict takes a list of texts, not one string: write [text].")
+                raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
             requests = [(task, text) for text in texts or ()]
         else:
             requests = list(task)
+        from intarsia.bank.serving import Replaced
         from intarsia.serve.answering import answer
 
-        tasks = {name: self._served(name) for name in dict.fromkeys(name for name, _ in requests)}
-        return answer(requests, tasks, self.predictor)
+        for _ in range(TRIES):
+            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
+                return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
+        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
 
     @property
     def predictor(self) -> Predictor:
-        """Answers by digest: the served versions, in slots."""
-        if self._predictor is None:
-            from intarsia.serve.predictor import Predictor
+        """The predictor of this bank; it keeps recently used tasks resident in slots."""
+        return self._tasks.predictor
 
-            self._predictor = Predictor(self.encoder, self._load)
-        return self._predictor
+    @property
+    def _tasks(self) -> ServedTasks:
+        with self._lock:
+            if self._served_tasks is None:
+                from intarsia.bank.serving import ServedTasks
+                from intarsia.serve.predictor import Predictor
 
-    def _load(self, digest: str) -> Learned:
-        entry = self._entries[digest]
-        return self.store.load(entry.name, entry.version).learned
-
-    def _served(self, name: str) -> Served:
-        """The served version of a task; a version learned meanwhile is picked up."""
-        from intarsia.serve.answering import Served
-
-        entry = self.store.entry(name)
-        if entry.state != "ok":
-            self.store.load(name)  # raises: says what is wrong, and which version can be restored
-        digest = entry.header.digest
-        for other, old in list(self._entries.items()):
-            if old.name == name and other != digest:
-                del self._entries[other]
-                self.predictor.drop(other)
-        self._entries[digest] = entry
-        return Served(digest, entry.header.interface)
+                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
+            return self._served_tasks
 
     def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
-        """A task's score on labelled data: the test part of a folder, or all rows of a file or list."""
+        """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
         from intarsia.serve.scoring import score
         from intarsia.tasks.data import load_examples
 
@@ -248,14 +243,14 @@ class Bank:
         return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:
-        """The served version of every task."""
+        """Return the newest version of every task; `predict` uses these versions."""
         return self.store.entries()
 
     def cost(self) -> BankCost:
-        """What the bank costs, as the paper counts."""
+        """Return the bank's parameters and bytes, counted as in Houlsby et al. (2019)."""
         bound = self.store.encoder
         if bound is None:
-            raise UnknownTask(f"the bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
+            raise UnknownTask(f"The bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
         return account(self.tasks(), int(bound["parameters"]))
 
     def show(self, name: str, version: int | None = None) -> Entry:
@@ -265,7 +260,7 @@ class Bank:
         return self.store.versions(name)
 
     def restore(self, name: str, version: int) -> Entry:
-        """Serve an older version again: its bytes become the newest version."""
+        """Copy an older version to a new version number, so that the bank serves it again."""
         return self.store.restore(name, version)
 
     def remove(self, name: str, version: int | None = None) -> None:
@@ -275,19 +270,19 @@ class Bank:
         return self.store.verify(rebuild)
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
-        """Write a task as a plain `transformers` folder that computes the same without Intarsia.
+        """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
 
-        For methods that can be merged into the base. `force` replaces a folder that is not empty.
+        The task's method must be mergeable into the base. `force` replaces a folder that is not empty.
         """
         from intarsia.bank.export import check_folder, export, mergeable
 
         entry = self.store.entry(name, version)
         inlay = self.store.load(name, entry.version)
         method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
-        spared = {"the bank": self.store.folder, "the folder that you are in": Path.cwd()}
-        check_folder(folder, force, spared)  # before the base is loaded
-        return export(inlay, entry.version, method, self.encoder, folder, force=force, spared=spared)
+        keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
+        check_folder(folder, force, keep)  # fail before the slow loading of the base
+        return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
 
     def unfinished(self) -> list[Unfinished]:
-        """Runs whose state is stored: interrupted ones that can go on, and those under way."""
+        """Return the training runs with a stored checkpoint: interrupted ones and running ones."""
         return unfinished(self.store.folder / "work")

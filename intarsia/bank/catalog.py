@@ -1,7 +1,8 @@
-"""The catalog: which files a bank's folder holds now, and what is known of each.
+"""The catalog: the inlay files that a bank's folder holds now, with their headers.
 
-The folder is the truth. Each look compares its listing with the index and opens only what is new or has changed, so
-that what other processes add or remove shows up, and a look at an unchanged bank costs one listing.
+The folder is the source of truth. Every lookup compares the folder's listing with the index and opens only new or
+changed files. A lookup therefore sees files that other processes add or remove, and costs one directory listing when
+nothing has changed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def file_name(version: int) -> str:
 
 
 class Catalog:
+    """The files of one bank; usable from several threads."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._inlays = folder / "inlays"
@@ -41,7 +44,7 @@ class Catalog:
         return self._inlays / name / file_name(version)
 
     def look(self, name: str | None = None, *, whole: bool = False) -> list[Row]:
-        """Rows of one task or of all, by name and version; `whole` reads every file to its end, changed or not."""
+        """Return the rows of one task or of all, sorted by name and version. `whole` checks every file's digest."""
         with self._lock:
             index = self._opened()
             stamps = self._listing(name)
@@ -52,13 +55,13 @@ class Catalog:
                 row = known.get(key)
                 if row is not None and not whole and row.state == "ok" and stamp == (row.size, row.mtime_ns):
                     continue
-                # A file is written once. One that has changed since is suspect and is read whole, and so is a damaged
-                # one, each time: if somebody has put it right, it is good again at once.
-                fresh = self._describe(key, stamp, whole=whole or row is not None)
-                if fresh is None:
+                # Intarsia never changes a written file, so a changed file is suspect: check all of its bytes. Check a
+                # damaged file again at every lookup, so that a repaired file counts as intact at once.
+                found = self._describe(key, stamp, whole=whole or row is not None)
+                if found is None:
                     gone.add(key)
-                elif fresh != row:
-                    put.append(fresh)
+                elif found != row:
+                    put.append(found)
             index.update(put, gone)
             return sorted(row for key, row in index.rows.items() if key in stamps)
 
@@ -70,11 +73,12 @@ class Catalog:
                 index.update([row._replace(state="damaged", reason=reason)])
 
     def forget(self) -> None:
+        """Clear the index, so that the next lookup opens every file."""
         with self._lock:
             self._opened().clear()
 
     def names(self) -> list[str]:
-        """The task folders there are, as the file system spells them."""
+        """Return the names of the task folders, as the file system spells them."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays) as folders:
             return sorted(entry.name for entry in folders if TASK_NAME.fullmatch(entry.name) and entry.is_dir())
         return []
@@ -90,7 +94,7 @@ class Catalog:
     def _listing(self, name: str | None) -> dict[Key, Stamp]:
         stamps: dict[Key, Stamp] = {}
         for task in self.names() if name is None else [name]:
-            # Tasks and files may be removed by others while we look.
+            # Another process may remove tasks and files during the listing.
             with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays / task) as files:
                 for entry in files:
                     match = VERSION_FILE.fullmatch(entry.name)
@@ -102,7 +106,7 @@ class Catalog:
         return stamps
 
     def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> Row | None:
-        """Open a file; None where it has just been removed."""
+        """Return the row of one file; None if another process has just removed the file."""
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
         try:
@@ -111,7 +115,7 @@ class Catalog:
             header_json = header.to_json()
             if header.name != key[0]:
                 raise BankError(
-                    f"{path} holds the task {header.name!r}, but lies in the folder of {key[0]!r}. "
+                    f"{path} holds the task {header.name!r}, but is in the folder of {key[0]!r}. "
                     f"Move it to the folder {header.name!r}."
                 )
         except BankError as error:

@@ -1,7 +1,7 @@
-"""The bytes of an inlay file: a safetensors file in one canonical form, with a digest over all it says.
+"""The byte layout of an inlay file: safetensors in canonical form, with a SHA-256 digest of the content.
 
-The canonical form means that the same content always gives the same bytes, so a reader can demand exactly those bytes:
-no altered byte goes unnoticed, not even a space. docs/inlay-format.md describes the format for other readers.
+In the canonical form, equal content always gives equal bytes. The reader therefore detects every altered byte, even an
+added space. docs/inlay-format.md specifies the format for other programs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPE_BYTES = {
     "I8": 1,
     "U8": 1,
 }
-DTYPE_NAMES = {  # as torch calls them
+DTYPE_NAMES = {  # torch name → safetensors name
     "float64": "F64",
     "int64": "I64",
     "float32": "F32",
@@ -44,26 +44,26 @@ DTYPE_NAMES = {  # as torch calls them
     "int8": "I8",
     "uint8": "U8",
 }
-# The limit that safetensors itself sets, so that a wrong length cannot make a reader ask for all memory.
+# The limit of safetensors itself. It keeps a corrupt length field from causing a huge allocation.
 LONGEST_HEADER = 100_000_000
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor looks like, without its values; dtypes as safetensors spells them ("F32", "BF16" …)."""
+    """A tensor's dtype, as safetensors spells it ("F32", "BF16" …), and shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of its values."""
+        """The number of bytes of the values."""
         return DTYPE_BYTES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Container:
-    """The opening of an inlay file, taken apart."""
+    """The parsed start of an inlay file: everything before the tensors' values."""
 
     header: str
     digest: str
@@ -71,18 +71,18 @@ class Container:
     data_start: int
 
     def slices(self, content: bytes) -> dict[str, memoryview]:
-        """Each tensor's bytes within the whole file's content."""
+        """Return each tensor's bytes as a view of the whole file's content."""
         data = memoryview(content)[self.data_start :]
         return {name: data[start:end] for name, (start, end) in offsets(self.layout).items()}
 
 
 def canonical(value: Any) -> str:
-    """JSON in one spelling: sorted keys, no spaces, characters as themselves."""
+    """Return `value` as canonical JSON: sorted keys, no spaces, non-ASCII characters unescaped."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def offsets(layout: Mapping[str, TensorSpec]) -> dict[str, tuple[int, int]]:
-    """Where each tensor's bytes lie, in the order of the file: wide types first, so that all of them are aligned."""
+    """Return each tensor's (start, end) in file order. Wide dtypes come first, which aligns every tensor."""
     places: dict[str, tuple[int, int]] = {}
     end = 0
     for name in sorted(layout, key=lambda name: (-DTYPE_BYTES[layout[name].dtype], name)):
@@ -92,7 +92,7 @@ def offsets(layout: Mapping[str, TensorSpec]) -> dict[str, tuple[int, int]]:
 
 
 def opening(header: str, digest: str, layout: Mapping[str, TensorSpec]) -> bytes:
-    """All bytes before the tensors' values: the length, then the JSON, padded with spaces to a multiple of eight."""
+    """Return all bytes before the tensors' values: the length, then JSON padded with spaces to a multiple of eight."""
     entries: dict[str, Any] = {"__metadata__": {"format": FORMAT, "intarsia": header, "digest": digest}}
     for name, place in offsets(layout).items():
         entries[name] = {"dtype": layout[name].dtype, "shape": list(layout[name].shape), "data_offsets": list(place)}
@@ -102,7 +102,7 @@ def opening(header: str, digest: str, layout: Mapping[str, TensorSpec]) -> bytes
 
 
 def digest_of(header: str, layout: Mapping[str, TensorSpec], values: Mapping[str, memoryview]) -> str:
-    """SHA-256 over the header and, in the order of their names, each tensor's name, dtype, shape and values."""
+    """Return the SHA-256 of the header and, sorted by name, of each tensor's name, dtype, shape and values."""
     total = hashlib.sha256(header.encode() + b"\n")
     for name in sorted(layout):
         total.update(canonical([name, layout[name].dtype, list(layout[name].shape)]).encode() + b"\n")
@@ -111,30 +111,30 @@ def digest_of(header: str, layout: Mapping[str, TensorSpec], values: Mapping[str
 
 
 def parse(file: BinaryIO, size: int, where: Path) -> Container:
-    """Read the opening of a file of `size` bytes; every deviation from the canonical form is an error."""
+    """Parse the start of a file of `size` bytes; raise at any deviation from the canonical form."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if length > LONGEST_HEADER and start.startswith(PICKLE_STARTS):
         raise DamagedInlay(
-            f"{where} is a pickle (as torch.save writes), not an inlay. Pickles can run any code and are never opened; "
-            "a safetensors file written by Intarsia was expected."
+            f"{where} is a pickle (torch.save writes pickles), not an inlay. Intarsia does not open pickles, because "
+            "they can run any code; expected a safetensors file written by Intarsia."
         )
     if len(start) < 8 or length > LONGEST_HEADER:
         raise DamagedInlay(
-            f"{where} is not an inlay: it does not begin as a safetensors file does, or has been cut short or altered. "
-            "A file written by Intarsia was expected; restore it from a copy or learn the task again."
+            f"{where} is not an inlay: it does not start like a safetensors file, or it was truncated or altered. "
+            "Expected a file written by Intarsia; restore it from a backup or learn the task again."
         )
     text = file.read(length)
     if len(text) < length:
-        raise damaged(where, f"it has {size} bytes, but its header alone should have {8 + length}")
+        raise damaged(where, f"it has {size} bytes, but its header alone needs {8 + length}")
     try:
         entries = json.loads(text.decode())
     except (ValueError, RecursionError):
         raise damaged(where, "its header is not JSON") from None
-    container = _take_apart(entries, 8 + length, where)
+    container = _container(entries, 8 + length, where)
     try:
         intact = opening(container.header, container.digest, container.layout) == start + text
-    except UnicodeEncodeError:  # an escape in the JSON that stands for half a character
+    except UnicodeEncodeError:  # the JSON contains an escaped lone surrogate
         intact = False
     if not intact:
         raise damaged(where, "its header has been altered")
@@ -144,26 +144,24 @@ def parse(file: BinaryIO, size: int, where: Path) -> Container:
     return container
 
 
-def damaged(where: Path, what: str) -> DamagedInlay:
-    return DamagedInlay(
-        f"{where} is damaged: {what}. The bytes that Intarsia wrote were expected; "
-        "restore the file from a copy or learn the task again."
-    )
+def damaged(where: Path, problem: str) -> DamagedInlay:
+    """Return the error for a damaged file."""
+    return DamagedInlay(f"{where} is damaged: {problem}. Restore it from a backup or learn the task again.")
 
 
-def _take_apart(entries: Any, data_start: int, where: Path) -> Container:
+def _container(entries: Any, data_start: int, where: Path) -> Container:
     metadata = entries.pop("__metadata__", None) if isinstance(entries, dict) else None
     metadata = metadata if isinstance(metadata, dict) else {}
     stated = metadata.get("format")
     if not isinstance(stated, str) or not stated.startswith(FORMAT_NAME + "/"):
         raise DamagedInlay(
-            f"{where} is not an inlay: it does not say that it is of the format {FORMAT}. "
-            "A file written by Intarsia was expected."
+            f"{where} is not an inlay: its metadata do not state the format {FORMAT}. "
+            "Expected a file written by Intarsia."
         )
     if stated != FORMAT:
         raise DamagedInlay(
-            f"{where} is of the format {stated!r}, and this version of Intarsia reads {FORMAT}. "
-            "Update Intarsia if the file comes from a newer version; otherwise the file has been altered."
+            f"{where} has the format {stated!r}, but this version of Intarsia reads {FORMAT}. "
+            "Update Intarsia if a newer version wrote the file; otherwise the file has been altered."
         )
     header, digest = metadata.get("intarsia"), metadata.get("digest")
     if not isinstance(header, str) or not isinstance(digest, str):
@@ -177,7 +175,7 @@ def _spec(entry: Any, name: str, where: Path) -> TensorSpec:
     dtype: Any = fields.get("dtype")
     shape: Any = fields.get("shape")
     known = isinstance(dtype, str) and isinstance(shape, list) and dtype in DTYPE_BYTES
-    # `type` and not `isinstance`: JSON's `true` would pass for the number one.
+    # `type`, not `isinstance`: a JSON `true` is a bool, which is an instance of int.
     if not known or not all(type(size) is int and size >= 0 for size in shape):
         raise damaged(where, f"the type or shape of tensor {name!r} is unreadable")
     return TensorSpec(dtype, tuple(shape))

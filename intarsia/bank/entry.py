@@ -1,4 +1,4 @@
-"""What a bank says of its files: entries, problems found in them, and runs that have not ended."""
+"""Values that describe a bank's files: entries, problems, and unfinished training runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Entry:
     path: Path
     bytes: int
     state: str  # "ok" | "damaged"
-    reason: str  # what is wrong with a damaged one
+    reason: str  # why a damaged file cannot be used; empty if intact
     header_json: str = field(repr=False)
 
     @cached_property
     def header(self) -> InlayHeader:
-        """What the file says of itself; an error where the file is damaged. Parsed when first asked for."""
+        """The file's header, parsed on first access. Raises `DamagedInlay` if the file is damaged."""
         if self.state != "ok":
             raise DamagedInlay(self.reason)
         return InlayHeader.from_json(self.header_json)
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a bank that is not as it should be; `reason` names the file and says what to do."""
+    """A file of a bank that cannot be used; `reason` names the file and says what to do."""
 
     path: Path
     reason: str
@@ -45,8 +45,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A run that was interrupted, or that another process is at: its state lies in a folder of its own."""
+    """A training run that was interrupted or is still running; its checkpoint is in the folder `path`."""
 
-    name: str  # of the task
+    name: str  # the task's name
     path: Path
     bytes: int

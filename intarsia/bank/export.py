@@ -1,9 +1,9 @@
-"""A task as a plain `transformers` folder, which needs no Intarsia.
+"""Export a task as a plain `transformers` folder that works without Intarsia.
 
-Where a method's mathematics allow it, what a task learned is merged into a copy of the base's weights. Where a
-sequence-classification class of the family computes the task's head, the folder is one of that class; otherwise it is
-the encoder, with the head beside it in `head.safetensors`. The folder is read back with `transformers` alone, and gets
-its name only if its logits are the bank's own.
+A mergeable method merges the task's tensors into a copy of the base's weights. If the family's sequence-classification
+class computes the task's head, the export uses that class. Otherwise it stores the encoder, and the head separately in
+`head.safetensors`. Before the folder gets its final name, the export loads it with `transformers` alone and compares
+its logits with the bank's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import METHODS, Method, from_dict
 from intarsia.methods.method import Plain
 
-TOLERANCE = 1e-4  # of the largest logit: float32 rounding, summed in another order
-LONG_PROBE = 512  # tokens; longer limits are not tried out
+TOLERANCE = 1e-4  # relative to the largest logit: float32 sums in another order round differently
+LONG_PROBE = 512  # tokens of the longest probe; longer limits are not tested
 PROBLEMS = {
     "label": "single_label_classification",
     "labels": "multi_label_classification",
@@ -41,75 +41,56 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True)
-class Classifier:
-    """Where a family's sequence-classification class keeps a dense layer on the first token, whose tanh goes to a
-    linear output. ELECTRA's has gelu there, DistilBERT's relu, and ModernBERT's a norm behind: these are not our head.
-    """
-
-    dense: str
-    output: str
-    options: Mapping[str, str] = field(default_factory=dict)  # of the configuration, that make it so
-
-
-_LIKE_ROBERTA = Classifier("classifier.dense", "classifier.out_proj")
-CLASSIFIERS = {
-    "bert": Classifier("bert.pooler.dense", "classifier"),
-    "albert": Classifier("albert.pooler", "classifier"),
-    "roberta": _LIKE_ROBERTA,
-    "xlm-roberta": _LIKE_ROBERTA,
-    "mpnet": _LIKE_ROBERTA,
-    "deberta-v2": Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"}),
-}
-
-
-@dataclass(frozen=True)
 class Exported:
-    """A folder that was written, and read back."""
+    """An exported folder, after the check of its logits."""
 
     task: str
     version: int
     folder: Path
-    model: str  # the class in `transformers`
-    head: str | None  # the file of a head beside the model; None: it is in the model
-    difference: float  # largest one between its logits and the bank's, as a part of the largest logit
-    probes: int  # texts that were compared
+    model: str  # class name in `transformers`
+    head: str | None  # the head's own file; None if the model contains the head
+    difference: float  # largest difference from the bank's logits, relative to the largest logit
+    probes: int  # number of compared texts
     bytes: int
 
 
 def mergeable(inlay: Inlay) -> Method:
-    """The inlay's method, if it can be merged."""
+    """Return the inlay's method; raise if the task cannot be exported."""
     method = from_dict(inlay.method)
     if inlay.kind not in PROBLEMS:
-        raise IntarsiaError(f"the task {inlay.name!r} cannot be exported: its answers are {inlay.kind}, not of a text.")
+        raise IntarsiaError(
+            f"The task {inlay.name!r} cannot be exported: its kind is {inlay.kind!r}. Expected one of: "
+            f"{', '.join(PROBLEMS)}."
+        )
     if not method.mergeable:
         able = ", ".join(name for name, kind in METHODS.items() if kind.mergeable)
         raise IntarsiaError(
-            f"the task {inlay.name!r} cannot be exported: what its method {method.name} computes is no change of the "
-            f"base's weights. Methods that can be merged: {able}."
+            f"The task {inlay.name!r} cannot be exported: its method {method.name} cannot be merged into the base's "
+            f"weights. Methods that can be merged: {able}."
         )
     return method
 
 
-def check_folder(folder: Path, force: bool, spared: Mapping[str, Path]) -> None:
-    """Refuse a folder that would have to be replaced, without `force` and, where it holds what is `spared`, with it."""
+def check_folder(folder: Path, force: bool, keep: Mapping[str, Path]) -> None:
+    """Raise if `folder` is not empty, unless `force` is set and the folder contains none of the paths to `keep`."""
     if folder.exists() and not folder.is_dir():
-        raise IntarsiaError(f"{folder} is a file; a folder, or the name of a new one, was expected.")
+        raise IntarsiaError(f"{folder} is a file; expected a folder or the name of a new folder.")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not force:
-        raise IntarsiaError(f"{folder} is not empty. Name another folder, or have this one replaced: --force.")
-    for what, path in spared.items():
+        raise IntarsiaError(f"{folder} is not empty. Choose another folder, or replace this one with --force.")
+    for description, path in keep.items():
         if path.resolve().is_relative_to(folder):
-            raise IntarsiaError(f"{folder} is not replaced, even with --force: it holds {what}. Name another folder.")
+            raise IntarsiaError(f"{folder} holds {description}: --force does not replace it. Choose another folder.")
 
 
 def export(
-    inlay: Inlay, version: int, method: Method, encoder: Encoder, folder: Path, *, force: bool, spared: dict[str, Path]
+    inlay: Inlay, version: int, method: Method, encoder: Encoder, folder: Path, *, force: bool, keep: dict[str, Path]
 ) -> Exported:
-    """Write the folder, whole or not at all."""
+    """Export the task to `folder` atomically, after checking the exported model's logits."""
     base = Path(encoder.name)
-    spared = {**spared, "the bank's base": base} if base.is_dir() else spared
-    check_folder(folder, force, spared)
+    keep = {**keep, "the bank's base": base} if base.is_dir() else keep
+    check_folder(folder, force, keep)
     made = _Model(inlay, method, encoder)
     temporary = folder.parent / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -122,12 +103,12 @@ def export(
         difference, probes = made.compare(temporary)
         if not difference <= TOLERANCE:
             raise BankError(
-                f"the task {inlay.name!r} was not exported: read back, the folder's logits differ from the bank's by "
-                f"{difference:.1e} of the largest; at most {TOLERANCE:.0e} was expected. Nothing was left behind."
+                f"The task {inlay.name!r} was not exported: the exported model's logits differ from the bank's by "
+                f"{difference:.1e} of the largest logit (limit: {TOLERANCE:.0e}). No files were left behind."
             )
         with _explained(folder):
             size = _synced(temporary)
-            check_folder(folder, force, spared)
+            check_folder(folder, force, keep)
             _place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -136,7 +117,7 @@ def export(
 
 
 class _Model:
-    """A task's plain model: written to a folder, and read back from there."""
+    """Writes a task's merged model to a folder and checks it by loading it from there."""
 
     def __init__(self, inlay: Inlay, method: Method, encoder: Encoder) -> None:
         self.inlay, self.encoder = inlay, encoder
@@ -147,8 +128,8 @@ class _Model:
         self.head = inlay.learned.head_tensors
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
-        self.classifier = CLASSIFIERS.get(shape.family) if "pooler.weight" in self.head else None
-        # A base without a pooler: `transformers` would make up a random one.
+        self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
+        # If the base has no pooler, `transformers` would add a random one.
         self.options = {} if self.classifier or shape.pooler or pooler is None else {"add_pooling_layer": False}
         self.name = ""
 
@@ -157,7 +138,7 @@ class _Model:
 
         config = self._config()
         weights = self.weights
-        with torch.device("meta"):  # no memory: it takes the tensors as they are
+        with torch.device("meta"):  # allocate nothing: `assign=True` below takes over our tensors
             if self.classifier:
                 model = AutoModelForSequenceClassification.from_config(config)
                 weights = self._with_head(model.base_model_prefix)
@@ -182,7 +163,7 @@ class _Model:
 
     def _config(self) -> Any:
         own = self.encoder.model.config
-        config = type(own).from_dict(own.to_dict())  # without the attention that Intarsia put there
+        config = type(own).from_dict(own.to_dict())  # a copy without Intarsia's attention setting
         labels = self.inlay.labels or ("score",)
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: i for i, label in enumerate(labels)}
@@ -194,12 +175,12 @@ class _Model:
         return config
 
     def _tokenizer(self) -> Any:
-        """One that gives by itself what the model takes."""
+        """Return a copy of the tokenizer whose default output is the exported model's input."""
         tokenizer = copy.deepcopy(self.encoder.tokenizer)
         if tokenizer is None or tokenizer.pad_token is None:
             raise IntarsiaError(
-                f"the task {self.inlay.name!r} cannot be exported: its base has no tokenizer that can fill up a batch "
-                "(with a padding token)."
+                f"The task {self.inlay.name!r} cannot be exported: its base has no tokenizer, or one without a "
+                "padding token."
             )
         if not self.encoder.family.token_types:
             names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
@@ -207,14 +188,14 @@ class _Model:
         tokenizer.padding_side = "right"
         tokenizer.model_max_length = self.limit
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is not None:  # what the last call left there
+        if backend is not None:  # reset the settings of the last call
             backend.no_truncation()
             backend.no_padding()
         return tokenizer
 
     @torch.no_grad()
     def compare(self, folder: Path) -> tuple[float, int]:
-        """How far the folder's logits are from the bank's own, as a part of the largest, and on how many texts."""
+        """Return the largest difference from the bank's logits, relative to the largest logit, and the text count."""
         texts = self._probes()
         others = texts[::-1] if self.inlay.data.get("pairs") else None
         expected = self._bank_logits(texts, others)
@@ -222,7 +203,7 @@ class _Model:
         return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-6)), len(texts)
 
     def _probes(self) -> list[str]:
-        """Texts of words from all over the vocabulary, one longer than the limit."""
+        """Return texts of words from the whole vocabulary; one text is longer than the limit."""
         tokenizer = self.encoder.tokenizer
         lengths = (1, 4, 9, 17, min(self.limit, LONG_PROBE) + 8)
         step = max(1, len(tokenizer) // 97)
@@ -231,13 +212,15 @@ class _Model:
 
     def _bank_logits(self, texts: list[str], others: list[str] | None) -> Tensor:
         from intarsia.serve.predictor import Predictor
+        from intarsia.serve.served import Served
 
-        predictor = Predictor(self.encoder, lambda _: self.inlay.learned, slots=1)
+        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
-        return torch.stack(predictor.logits([("", segment) for segment in segments])).float().cpu()
+        logits = Predictor(self.encoder, slots=1).logits([(task, segment) for segment in segments])
+        return torch.stack(logits).float().cpu()
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
-        """What the folder's README computes, too."""
+        """Return the folder's logits, computed as in its README."""
         from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -256,7 +239,7 @@ class _Model:
 
 @torch.no_grad()
 def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
-    """The base's weights with the task's merged into copies of them, by their names in the plain model."""
+    """Return the base's weights, by their names in `transformers`, with the task's tensors merged into copies."""
     plain = Plain(encoder.shape, {k: v.detach().cpu() for k, v in encoder.weights.items()}, encoder.at_site)
     method.check(encoder.shape)
     method.merge(encoder.shape, inlay.learned.method_tensors, plain)
@@ -264,8 +247,8 @@ def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _synced(folder: Path) -> int:
-    """See that all files of a folder reach the disk, and may be read by whom the user's umask allows; their bytes."""
-    mode = (folder / "README.md").stat().st_mode  # of a plain open; safetensors gives its files to the user alone
+    """Sync a folder's files to disk with the permissions of the user's umask; return their total bytes."""
+    mode = (folder / "README.md").stat().st_mode  # follows the umask; safetensors makes its files private to the user
     for path in folder.iterdir():
         path.chmod(mode)
         with path.open("rb+") as file:
@@ -275,7 +258,7 @@ def _synced(folder: Path) -> int:
 
 
 def _place(temporary: Path, folder: Path) -> None:
-    """Give a written folder its name; what had it goes only when the new one stands."""
+    """Rename `temporary` to `folder`. A folder of that name is deleted only after the rename has succeeded."""
     old = folder.parent / f".{uuid.uuid4().hex}.tmp" if folder.exists() else None
     if old:
         folder.rename(old)
@@ -292,19 +275,20 @@ def _place(temporary: Path, folder: Path) -> None:
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
+    """Turn a failed write into a message for the user."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BankError(
-            f"Cannot write {folder}: {reason}. Nothing was changed; a folder that this user may write to, on a disk "
-            "with room for a whole model, was expected."
+            f"Cannot write {folder}: {reason}. Nothing was changed. Choose a folder with write permission, on a disk "
+            "with space for a whole model."
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the progress bars of `transformers`."""
+    """Hide the progress bars of `transformers`."""
     from transformers.utils import logging
 
     bars = logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""The README of an exported folder: what it is, and the lines of `transformers` and torch that use it."""
+"""The README of an exported folder: a description, and example code that uses torch and `transformers` alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intarsia.version import __version__
 _ROWS = {
     "mean": (
         '    mask = inputs["attention_mask"][:, :, None]',
-        "    rows = (states * mask).sum(1) / mask.sum(1)  # the mean over real tokens",
+        "    rows = (states * mask).sum(1) / mask.sum(1)  # mean over the tokens, without padding",
     ),
     "cls": ("    rows = states[:, 0]  # the first token",),
     "pooler": (
@@ -23,49 +23,49 @@ _ROWS = {
 }
 _ROWS["trained-pooler"] = _ROWS["pooler"]
 _HEADS = {
-    "mean": "a linear layer on the mean over the states of a text's tokens",
+    "mean": "a linear layer on the mean of the token states",
     "cls": "a linear layer on the first token's state",
     "pooler": "the base's pooler (a dense layer on the first token's state, tanh), then a linear layer",
-    "trained-pooler": "a pooler of its own (a dense layer on the first token's state, tanh), then a linear layer",
+    "trained-pooler": "the task's own pooler (a dense layer on the first token's state, tanh), then a linear layer",
 }
 
 
 def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[str, Any]) -> str:
-    """`model` is the class in `transformers`, `options` those of reading it."""
+    """Return the README. `model` is the class name in `transformers`; `options` are its `from_pretrained` options."""
     pairs = bool(inlay.data.get("pairs"))
-    alone = model.endswith("ForSequenceClassification")
+    has_head = model.endswith("ForSequenceClassification")
     base = inlay.encoder.get("name", "")
-    where = "in the model" if alone else "in `head.safetensors`, beside the model"
+    where = "in the model" if has_head else "in `head.safetensors`, separate from the model"
     lines = [
         f"# {inlay.name}",
         "",
-        f"The task `{inlay.name}`, version {version}, exported by Intarsia {__version__} with what it learned merged "
-        "into the weights.",
-        "To use it, torch, transformers and safetensors are needed, and Intarsia is not.",
+        f"This folder holds the task `{inlay.name}`, version {version}, exported by Intarsia {__version__}. The task's "
+        "parameters are merged into the weights.",
+        "It needs torch, transformers and safetensors; it does not need Intarsia.",
         "",
         f"- Model: `{model}`; base `{Path(base).name if Path(base).is_absolute() else base}`, method "
         f"`{inlay.method['type']}`",
         f"- Head ({where}): {_HEADS[inlay.head['pooling']]}",
-        f"- TaskKind: {_answers(inlay)}",
-        f"- Input: {'pairs of texts' if pairs else 'single texts'}, cut to {limit} tokens, special ones included"
-        + ("; of a pair, the longer text is cut first" if pairs else ""),
+        f"- Output: {_output(inlay)}",
+        f"- Input: {'pairs of texts' if pairs else 'single texts'}, cut to {limit} tokens, including special tokens"
+        + ("; the longer text of a pair is cut first" if pairs else ""),
         "",
         "```python",
-        *(_classifier(pairs, limit) if alone else _encoder(inlay.head["pooling"], pairs, limit, options)),
+        *(_classifier(pairs, limit) if has_head else _encoder(inlay.head["pooling"], pairs, limit, options)),
         *_use(inlay, pairs),
         "```",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _answers(inlay: Inlay) -> str:
+def _output(inlay: Inlay) -> str:
     if inlay.kind == "score":
         return f"a score: the logit times {_spread(inlay)!r} (spread) plus {_mean(inlay)!r} (mean)"
-    what = "one label of" if inlay.kind == "label" else "any number of labels of"
-    return f"{what} {json.dumps(inlay.labels, ensure_ascii=False)}, in the order of the logits"
+    count = "one label of" if inlay.kind == "label" else "any number of labels of"
+    return f"{count} {json.dumps(inlay.labels, ensure_ascii=False)}, in the order of the logits"
 
 
-def _read(pairs: bool, limit: int) -> list[str]:
+def _function(pairs: bool, limit: int) -> list[str]:
     arguments = "texts, others" if pairs else "texts"
     return [
         "",
@@ -81,10 +81,10 @@ def _classifier(pairs: bool, limit: int) -> list[str]:
         "import torch",
         "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
         "",
-        'folder = "."  # this one',
+        'folder = "."  # the path of this folder',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         "model = AutoModelForSequenceClassification.from_pretrained(folder)",
-        *_read(pairs, limit),
+        *_function(pairs, limit),
         "        return model(**inputs).logits",
     ]
 
@@ -96,11 +96,11 @@ def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) 
         "from safetensors.torch import load_file",
         "from transformers import AutoModel, AutoTokenizer",
         "",
-        'folder = "."  # this one',
+        'folder = "."  # the path of this folder',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         f"model = AutoModel.from_pretrained(folder{more})",
         'head = load_file(f"{folder}/head.safetensors")',
-        *_read(pairs, limit),
+        *_function(pairs, limit),
         "        states = model(**inputs).last_hidden_state",
         *_ROWS[pooling],
         '    return rows @ head["output.weight"].T + head["output.bias"]',
@@ -108,14 +108,14 @@ def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) 
 
 
 def _use(inlay: Inlay, pairs: bool) -> list[str]:
-    example = '["A text.", "Another text."]' + (', ["Its other text.", "And its own."]' if pairs else "")
-    lines = ["", "", f"found = logits({example})"]
+    example = '["A text.", "Another text."]' + (', ["A second text.", "Another second text."]' if pairs else "")
+    lines = ["", "", f"outputs = logits({example})"]
     if inlay.kind == "score":
-        return [*lines, f"print((found[:, 0] * {_spread(inlay)!r} + {_mean(inlay)!r}).tolist())"]
+        return [*lines, f"print((outputs[:, 0] * {_spread(inlay)!r} + {_mean(inlay)!r}).tolist())"]
     lines.append("label = model.config.id2label")
     if inlay.kind == "label":
-        return [*lines, "print([(label[int(p.argmax())], float(p.max())) for p in found.softmax(-1)])"]
-    return [*lines, "print([[label[i] for i, p in enumerate(row) if p >= 0.5] for row in found.sigmoid().tolist()])"]
+        return [*lines, "print([(label[int(p.argmax())], float(p.max())) for p in outputs.softmax(-1)])"]
+    return [*lines, "print([[label[i] for i, p in enumerate(row) if p >= 0.5] for row in outputs.sigmoid().tolist()])"]
 
 
 def _spread(inlay: Inlay) -> float:

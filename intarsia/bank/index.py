@@ -1,7 +1,7 @@
-"""The index: what the headers of a bank's files say, in SQLite, so that a bank of a thousand tasks opens at once.
+"""The index: an SQLite cache of the headers of a bank's files, so that a bank with a thousand tasks opens fast.
 
-It is a cache and nothing else. It can be deleted at any time; it is never the only place of anything; and nothing that
-goes wrong with it (garbage, a lock, a read-only disk) reaches the user: then the rows simply live in memory.
+The index is only a cache: it holds no information that the files do not hold, and it can be deleted at any time. If it
+cannot be used (corrupt file, lock, read-only disk), the user gets no error: the rows stay in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, int]  # task, version
 
 
 class Row(NamedTuple):
-    """What is known of one file. `size` and `mtime_ns` tell whether it is still the file that was looked at."""
+    """The cached header of one file. `size` and `mtime_ns` show whether the file has changed since."""
 
     name: str
     version: int
@@ -29,10 +29,10 @@ class Row(NamedTuple):
     size: int
     mtime_ns: int
     digest: str
-    fingerprint: str  # of the base that the inlay was made for
-    header: str  # JSON; empty where the file cannot be read
+    fingerprint: str  # of the inlay's base
+    header: str  # JSON; empty if the file cannot be read
     state: str  # "ok" | "damaged"
-    reason: str  # why it is damaged
+    reason: str  # why the file is damaged
 
     @property
     def key(self) -> Key:
@@ -53,9 +53,9 @@ DELETE = "DELETE FROM inlays WHERE name = ? AND version = ?"
 
 
 class Index:
-    """The rows in memory, kept in an SQLite file where that is possible.
+    """The rows in memory, backed by an SQLite file if possible.
 
-    Connections are short-lived: the index may be used from any thread, and survives a fork.
+    Every operation opens its own connection, so the index works from any thread and after a fork.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,6 +64,7 @@ class Index:
         self.rows: dict[Key, Row] = self._read()
 
     def update(self, put: Collection[Row], drop: Collection[Key] = ()) -> None:
+        """Add or replace the rows `put`, and delete the rows `drop`."""
         for key in drop:
             self.rows.pop(key, None)
         self.rows.update((row.key, row) for row in put)
@@ -71,12 +72,12 @@ class Index:
             self._write(put, drop)
 
     def clear(self) -> None:
-        """Forget everything, also what the file on disk says of inlays that this object never saw."""
+        """Delete all rows, including rows that other processes have written to the file."""
         self.rows = {}
         self._write((), (), everything=True)
 
     def _read(self) -> dict[Key, Row]:
-        if not self.path.exists():  # looking at a bank does not create anything
+        if not self.path.exists():  # reading a bank must not create files
             return {}
         try:
             with self._connection() as connection:
@@ -89,7 +90,7 @@ class Index:
     def _write(self, put: Collection[Row], drop: Collection[Key], everything: bool = False) -> None:
         if not self.persistent:
             return
-        for _ in range(2):  # a broken file found only now is set aside, and its successor gets all that is known
+        for _ in range(2):  # if the file proves corrupt, the second attempt writes all rows to a new file
             try:
                 with self._connection() as connection:
                     connection.execute("BEGIN IMMEDIATE")
@@ -106,7 +107,7 @@ class Index:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        # With isolation level None the transactions are exactly those written here.
+        # With isolation level None, sqlite3 adds no transactions to the explicit ones.
         connection = sqlite3.connect(self.path, timeout=BUSY_MILLISECONDS / 1000, isolation_level=None)
         try:
             connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
@@ -121,7 +122,7 @@ class Index:
         if _schema_version(connection) == SCHEMA_VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")
-        found = _schema_version(connection)  # again, under the lock: another process may have been faster
+        found = _schema_version(connection)  # read again under the lock: another process may have created the table
         if found > SCHEMA_VERSION:
             raise _NewerSchema
         if found < SCHEMA_VERSION:
@@ -131,11 +132,11 @@ class Index:
         connection.execute("COMMIT")
 
     def _give_up(self, error: Exception) -> bool:
-        """After a failure: set a broken file aside (True: a new one can be begun), else go on in memory alone."""
+        """Handle a failure: return True after renaming a corrupt file, else work in memory and return False."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_BUSY:
-            return False  # the rows stay in memory; the file gets those that another process finds
-        # SQLITE_ERROR is "no such table" and the like: the right version number over the wrong tables.
+            return False  # keep the rows in memory; the file stays usable
+        # SQLITE_ERROR means, for example, "no such table": the version number is right, but the tables are wrong.
         broken = isinstance(error, sqlite3.Error) and code in BROKEN | {sqlite3.SQLITE_ERROR}
         if broken and not isinstance(error, _NewerSchema):
             with contextlib.suppress(OSError):
@@ -146,11 +147,11 @@ class Index:
 
 
 class _NewerSchema(sqlite3.Error):
-    """A newer Intarsia keeps this index: it is left alone, and this one works in memory."""
+    """A newer Intarsia wrote this index: leave the file unchanged and work in memory."""
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a broken index to the first free `.broken-N`; its write-ahead log must not meet the next index."""
+    """Rename a corrupt index to the first free `.broken-N`, and delete its log, which must not enter a new index."""
     number = 1
     while (aside := path.with_name(f"{path.name}.broken-{number}")).exists():
         number += 1
@@ -161,7 +162,7 @@ def set_aside(path: Path) -> Path:
 
 
 def _checksum(row: Row) -> int:
-    """SQLite does not notice a flipped bit inside a value; a row that has one is read from its file again."""
+    """Return a row's CRC-32. SQLite does not detect a flipped bit in a value; the checksum does."""
     return zlib.crc32(repr(tuple(row)).encode())
 
 

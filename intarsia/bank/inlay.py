@@ -1,7 +1,7 @@
-"""An inlay: what one task learned, as one file.
+"""An inlay: the trained tensors of one task and their description, in one file.
 
-The file is plain safetensors (`safetensors.torch.load_file` opens it) whose metadata carry a JSON description and a
-digest over everything. Nothing in it is ever executed.
+The file is plain safetensors (`safetensors.torch.load_file` opens it). Its metadata hold a JSON description and a
+digest of the whole content. The file contains no executable code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Description:
-    """Everything about an inlay but its tensors; plain JSON values throughout."""
+    """All fields of an inlay except its tensors, as plain JSON values."""
 
     name: str
     kind: str
@@ -50,12 +50,12 @@ class Description:
     training: dict[str, Any]
     data: dict[str, Any]
     versions: dict[str, str]
-    parents: tuple[str, ...]  # digests of the inlays that this one is composed of
+    parents: tuple[str, ...]  # digests of the inlays that this inlay is composed of
     created: str  # ISO 8601, UTC
 
     @property
     def interface(self) -> Interface:
-        """How the task is asked, and how its outputs are read."""
+        """The task's interface: how texts become inputs and how outputs become predictions."""
         from intarsia.tasks.kind_registry import stored_kind
         from intarsia.tasks.learned import Interface
 
@@ -65,13 +65,14 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inlay(Description):
-    """What one task learned, with its provenance. Tensors are named "method.…" and "head.…"."""
+    """The trained tensors of one task, with provenance. Tensor names start with "method." or "head."."""
 
     tensors: dict[str, torch.Tensor]
+    digest: str = ""  # of the file that the inlay was read from
 
     @property
     def learned(self) -> Learned:
-        """What answering needs of it."""
+        """The part of the inlay that prediction needs."""
         from intarsia.methods import from_dict
         from intarsia.tasks.learned import Learned
 
@@ -81,18 +82,18 @@ class Inlay(Description):
 
 @dataclass(frozen=True, kw_only=True)
 class InlayHeader(Description):
-    """What can be known of an inlay file without reading its tensors' values."""
+    """The header of an inlay file: its description and layout, without the tensors' values."""
 
     digest: str
-    bytes: int  # of the whole file
+    bytes: int  # size of the whole file
     layout: dict[str, TensorSpec]
 
     def to_json(self) -> str:
-        return json.dumps(vars(self))  # `asdict` would copy every value first
+        return json.dumps(vars(self))  # faster than `asdict`, which copies every value
 
     @classmethod
     def from_json(cls, text: str) -> InlayHeader:
-        """The reverse of `to_json`."""
+        """Return the header from the text that `to_json` wrote."""
         stored = json.loads(text)
         layout = {name: TensorSpec(dtype, tuple(shape)) for name, (dtype, shape) in stored["layout"].items()}
         described = {**stored, "labels": tuple(stored["labels"]), "parents": tuple(stored["parents"])}
@@ -105,17 +106,17 @@ FIELDS = tuple(field.name for field in fields(Description))
 
 
 def read_inlay(path: str | Path) -> Inlay:
-    """Read a file whole, check its digest, and give back the inlay."""
+    """Read a whole file, check its digest, and return the inlay."""
     path = Path(path)
     content = read_content(path)
     container = check_content(content, path)
     from safetensors.torch import load
 
-    return Inlay(**_described(container, path), tensors=load(content))
+    return Inlay(**_described(container, path), tensors=load(content), digest=container.digest)
 
 
 def read_header(path: str | Path) -> InlayHeader:
-    """Read the description alone. Only `check_file` and `read_inlay` compare the digest: that takes the whole file."""
+    """Read only the header, without checking the digest: `check_file` and `read_inlay` check it."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -127,13 +128,14 @@ def read_header(path: str | Path) -> InlayHeader:
 
 
 def check_file(path: str | Path) -> InlayHeader:
-    """Read a file whole and compare its digest, without making tensors of it."""
+    """Read a whole file, check its digest, and return its header, without creating tensors."""
     path = Path(path)
     content = read_content(path)
     return _header(check_content(content, path), len(content), path)
 
 
 def read_content(path: Path) -> bytes:
+    """Return the bytes of a file; raise `DamagedInlay` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -141,15 +143,15 @@ def read_content(path: Path) -> bytes:
 
 
 def check_content(content: bytes, where: Path) -> Container:
-    """Take a whole file's content apart; an error unless its digest is what it says."""
+    """Parse the content of a whole file; raise `DamagedInlay` if the digest does not match."""
     container = parse(io.BytesIO(content), len(content), where)
     if digest_of(container.header, container.layout, container.slices(content)) != container.digest:
-        raise damaged(where, "its content does not have the digest that it states")
+        raise damaged(where, "its content does not match its digest")
     return container
 
 
 def encode(inlay: Inlay) -> list[files.Part]:
-    """The bytes of an inlay's file, in parts, so that large tensors are not copied together first."""
+    """Return the bytes of an inlay's file in parts, to avoid joining large tensors in memory."""
     layout = {name: _spec_of(name, tensor) for name, tensor in inlay.tensors.items()}
     values = {name: _values_of(tensor) for name, tensor in inlay.tensors.items()}
     described = {name: _plain(getattr(inlay, name), name) for name in FIELDS}
@@ -158,8 +160,8 @@ def encode(inlay: Inlay) -> list[files.Part]:
         digest = digest_of(header, layout, values)
     except UnicodeEncodeError as error:
         raise BankError(
-            f"The inlay {inlay.name!r} cannot be written: one of its texts is not valid Unicode ({error.reason}: "
-            f"{error.object[error.start : error.end]!r}). Check its labels and the texts that describe it."
+            f"The inlay {inlay.name!r} cannot be written: its description contains invalid Unicode ({error.reason}: "
+            f"{error.object[error.start : error.end]!r}). Check its labels and the other texts of the description."
         ) from error
     wrong = _wrong_field(described)
     if wrong is not None:
@@ -167,22 +169,20 @@ def encode(inlay: Inlay) -> list[files.Part]:
     start = opening(header, digest, layout)
     if len(start) > LONGEST_HEADER:
         raise BankError(
-            f"The inlay {inlay.name!r} cannot be written: its description takes {len(start)} bytes and can have "
-            f"{LONGEST_HEADER}. Shorten what it says of its training and data."
+            f"The inlay {inlay.name!r} cannot be written: its description takes {len(start)} bytes; the limit is "
+            f"{LONGEST_HEADER}. Shorten the `training` and `data` fields."
         )
     return [start, *(values[name] for name in offsets(layout))]
 
 
 def _spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
     if not name.startswith(("method.", "head.")):
-        raise BankError(
-            f'The tensor {name!r} cannot be stored: a name that begins with "method." or "head." was expected.'
-        )
+        raise BankError(f'The tensor {name!r} cannot be stored: its name must start with "method." or "head.".')
     dtype = DTYPE_NAMES.get(str(tensor.dtype).removeprefix("torch."))
     if dtype is None:
         raise BankError(
-            f"The tensor {name!r} is {tensor.dtype}, which an inlay cannot hold; one of "
-            f"{', '.join(DTYPE_NAMES)} was expected. Convert it first, usually with .float()."
+            f"The tensor {name!r} has the dtype {tensor.dtype}, which an inlay cannot store; expected one of: "
+            f"{', '.join(DTYPE_NAMES)}. Convert the tensor first, usually with .float()."
         )
     return TensorSpec(dtype, tuple(tensor.shape))
 
@@ -195,7 +195,7 @@ def _values_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """`value` as JSON can carry it. An undefined metric (NaN) becomes null rather than costing the trained inlay."""
+    """Return `value` as JSON types. NaN becomes null: an undefined metric must not prevent storing the inlay."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -207,13 +207,13 @@ def _plain(value: Any, where: str) -> Any:
     if callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
         return _plain(value.item(), where)
     raise BankError(
-        f"{where} holds a {type(value).__name__}, which an inlay's description cannot carry; "
-        "text, numbers, true, false, nothing, lists and dictionaries were expected."
+        f"{where} holds a {type(value).__name__}, which an inlay's description cannot store; "
+        "expected str, int, float, bool, None, list, tuple or dict."
     )
 
 
 def _described(container: Container, where: Path) -> dict[str, Any]:
-    """The description's fields, each of the expected type."""
+    """Return the description's fields; raise if a field is missing or has the wrong type."""
     try:
         stored = json.loads(container.header)
     except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def _described(container: Container, where: Path) -> dict[str, Any]:
 
 
 def _wrong_field(described: Any) -> str | None:
-    """What is wrong with a description as JSON carries it, or nothing."""
+    """Return the problem with a parsed description, or None."""
     for name in FIELDS:
         value = described.get(name) if isinstance(described, dict) else None
         if name in TEXT_FIELDS:
@@ -238,7 +238,7 @@ def _wrong_field(described: Any) -> str | None:
         else:
             right, expected = isinstance(value, dict), "a dictionary"
         if not right:
-            return f"should have {name!r} as {expected}"
+            return f"needs {name!r} as {expected}"
     return None
 
 
@@ -249,5 +249,5 @@ def _header(container: Container, size: int, where: Path) -> InlayHeader:
 
 def _unreadable(path: Path, error: OSError) -> DamagedInlay:
     return DamagedInlay(
-        f"{path} cannot be read: {error.strerror or error}. An inlay file that this user may read was expected."
+        f"{path} cannot be read: {error.strerror or error}. Expected an inlay file with read permission."
     )

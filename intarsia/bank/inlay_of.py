@@ -1,4 +1,4 @@
-"""The inlay of a training run that has ended: what it learned, scored on the test part, with its provenance."""
+"""The inlay of a completed training run: its tensors, its test score and its provenance."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from intarsia.train.run import Trained
 
 
 def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
+    """Return the inlay of a completed run, with its score on the test part if the data has one."""
     shape, learned = encoder.shape, trained.learned
     method = job.method.count(shape)
     head = learned.head.count(shape, job.method.row_width(shape))

@@ -1,11 +1,11 @@
-"""The bank's folder: one base, many tasks, every version of each.
+"""The bank's folder: one base, many tasks, all versions of each task.
 
-    bank.json                    which base all inlays are set into
+    bank.json                    the description of the base
     inlays/<task>/0001.safetensors, 0002.safetensors …
-    work/                        training in progress; not looked at here
+    work/                        checkpoints of training runs; this module does not read them
     index.sqlite                 a cache of the headers
 
-Files are written once and never changed, so readers need no lock, and a version number is claimed by creating its file.
+A file never changes after it is written, so readers need no lock. Creating a version's file claims its number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES_SHOWN = 20
 
 
 class Store:
-    """A bank's folder. Nothing is created until something is written."""
+    """A bank's folder. Opening it creates no files."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -39,58 +39,58 @@ class Store:
 
     @property
     def encoder(self) -> dict[str, Any] | None:
-        """The base of this bank, as `bind` was told; None before that."""
+        """The description of the bank's base, as given to `bind`; None before the first `bind`."""
         return read_manifest(self._manifest)
 
     def bind(self, encoder: dict[str, Any]) -> None:
-        """Tie the bank to its base, once; afterwards any other base is refused."""
+        """Record the bank's base at the first call; later calls raise `Refused` for another base."""
         if not isinstance(encoder.get("fingerprint"), str) or not encoder["fingerprint"]:
             raise Refused(
-                f"The bank at {self.folder} cannot be tied to {encoder!r}: it does not say the base's fingerprint. "
+                f"The bank at {self.folder} cannot use the base {encoder!r}: the fingerprint is missing. "
                 "Give the description of a loaded encoder."
             )
         if self.encoder is None:
-            for row in self._catalog.look():  # bank.json may have been lost: the inlays still know their base
+            for row in self._catalog.look():  # bank.json may have been lost, but every inlay states its base
                 if row.state == "ok":
                     self._refuse_other_base(encoder, dict(InlayHeader.from_json(row.header).encoder))
             create_manifest(self._manifest, encoder)
         self._refuse_other_base(encoder, self.encoder)
 
     def check_name(self, name: str) -> None:
-        """Refuse a name that no task can have; worth asking before training for it."""
+        """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
         if not TASK_NAME.fullmatch(name):
             raise Refused(
-                f"{name!r} cannot be a task's name: 1 to 64 of the letters a-z and A-Z, digits, '-', '_' and '.' were "
-                "expected, and no dot at the beginning. Choose another name."
+                f"{name!r} is not a valid task name. Use 1 to 64 characters: letters a-z and A-Z, digits, '-', '_' and "
+                "'.'; the first character must not be '.'."
             )
         for other in self._catalog.names():
             if other != name and other.lower() == name.lower():
                 raise Refused(
-                    f"The bank at {self.folder} already has the task {other!r}, which many disks cannot tell from "
-                    f"{name!r}. Use {other!r}, or choose another name."
+                    f"The bank at {self.folder} already has the task {other!r}; file systems that ignore case cannot "
+                    f"distinguish it from {name!r}. Use {other!r}, or choose another name."
                 )
 
     def add(self, inlay: Inlay) -> Entry:
-        """Keep `inlay` as the newest version of its task."""
+        """Store `inlay` as the newest version of its task."""
         self.check_name(inlay.name)
         parts = encode(inlay)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts)
 
     def entries(self) -> list[Entry]:
-        """The newest version of each task, by name; damaged ones are among them and say so in `state`."""
-        newest = {row.name: row for row in self._catalog.look()}  # rows come by name and version: the last one stays
+        """Return the newest version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
+        newest = {row.name: row for row in self._catalog.look()}  # rows are sorted by version: the last row wins
         return self._as_entries(list(newest.values()), self.encoder)
 
     def versions(self, name: str) -> list[Entry]:
-        """All versions of a task, oldest first."""
+        """Return all versions of a task, oldest first."""
         rows = self._catalog.look(name) if TASK_NAME.fullmatch(name) else []
         if not rows:
             raise self._unknown(name)
         return self._as_entries(rows, self.encoder)
 
     def entry(self, name: str, version: int | None = None) -> Entry:
-        """One version of a task; the newest unless told otherwise."""
+        """Return one version of a task; by default the newest."""
         found = self.versions(name)
         if version is None:
             return found[-1]
@@ -101,18 +101,18 @@ class Store:
         raise UnknownTask(f"The task {name!r} in {self.folder} has no version {version}. Its versions are: {have}.")
 
     def load(self, name: str, version: int | None = None) -> Inlay:
-        """Read an inlay whole, and give it back only if every byte is as it was written."""
+        """Return an inlay after checking the digest of its whole file."""
         entry = self.entry(name, version)
         try:
             inlay = read_inlay(entry.path)
         except BankError as error:
             self._catalog.mark_damaged(entry.name, entry.version, str(error))
-            raise type(error)(f"{error} {self._way_back(entry)}") from error
+            raise type(error)(f"{error} {self._recovery_hint(entry)}") from error
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
 
     def restore(self, name: str, version: int) -> Entry:
-        """Make an older version the newest one: the same bytes under a new number."""
+        """Copy an older version to a new version number, which makes it the newest."""
         entry = self.entry(name, version)
         content = read_content(entry.path)
         check_content(content, entry.path)
@@ -120,19 +120,19 @@ class Store:
         return self._append(name, [content])
 
     def remove(self, name: str, version: int | None = None) -> None:
-        """Delete one version, or the task with all its versions."""
+        """Delete one version or, by default, all versions of a task."""
         for entry in self.versions(name) if version is None else [self.entry(name, version)]:
-            # Oldest first: whoever looks meanwhile still finds the newest.
+            # Oldest first: concurrent readers still find the newest version.
             try:
                 entry.path.unlink(missing_ok=True)
             except OSError as error:
-                raise BankError(f"Cannot remove {entry.path}: {error.strerror}. Check who may write there.") from error
+                raise BankError(f"Cannot remove {entry.path}: {error.strerror}. Check the write permission.") from error
         self._catalog.look(name)
-        with contextlib.suppress(OSError):  # other versions are left, or another process has just added one
+        with contextlib.suppress(OSError):  # fails if versions remain or another process has just added a version
             (self._inlays / name).rmdir()
 
     def verify(self, rebuild: bool = False) -> list[Problem]:
-        """Read every file whole and name all that is wrong; `rebuild` also makes the index anew, from the files."""
+        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index."""
         if rebuild:
             self._catalog.forget()
         rows = self._catalog.look(whole=True)
@@ -140,7 +140,7 @@ class Store:
         try:
             encoder = self.encoder
             if encoder is None and rows:
-                raise BankError(f"{self._manifest} is missing. It is written again when the next task is learned.")
+                raise BankError(f"{self._manifest} is missing. Learning the next task writes it again.")
         except BankError as error:
             problems.append(Problem(self._manifest, str(error)))
         for entry in self._as_entries(rows, encoder):
@@ -152,7 +152,7 @@ class Store:
         return problems
 
     def _append(self, name: str, parts: Sequence[files.Part]) -> Entry:
-        """Write a file under the task's next free number. The number is taken only once the file is whole."""
+        """Write a file under the task's next free version number. The file gets its number only when complete."""
         version = max(self._catalog.versions(name), default=0) + 1
         with files.explained(self._inlays / name, parts):
             files.make_folder(self._inlays)
@@ -164,11 +164,11 @@ class Store:
                         files.place(temporary, self._catalog.path(name, version))
                         break
                     except FileExistsError:
-                        version += 1  # another process was faster
+                        version += 1  # another process has just taken this number
                     except FileNotFoundError:
                         if not temporary.exists():
                             raise
-                        # Another process has just removed the task and its folder: make the folder again.
+                        # Another process has just removed the task's folder: create it again.
         return self.entry(name, version)
 
     def _as_entries(self, rows: Sequence[Row], encoder: dict[str, Any] | None) -> list[Entry]:
@@ -181,7 +181,7 @@ class Store:
             entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header))
         return entries
 
-    def _way_back(self, lost: Entry) -> str:
+    def _recovery_hint(self, lost: Entry) -> str:
         for entry in reversed(self.versions(lost.name)):
             if entry.version != lost.version and entry.state == "ok":
                 with contextlib.suppress(BankError):
@@ -189,29 +189,29 @@ class Store:
                     return f"Version {entry.version} of {lost.name!r} is intact and can be restored."
         return f"No other version of {lost.name!r} is intact."
 
-    def _foreign(self, path: Path, how: str | None) -> str:
-        return f"{path} was {how}. Move it to a bank over its own base."
+    def _foreign(self, path: Path, difference: str | None) -> str:
+        return f"{path} was {difference}. Move it to a bank over its own base."
 
     def _refuse_misplaced(self, entry: Entry, encoder: dict[str, str]) -> None:
-        """A whole file may still lie in another task's folder, or come from a bank over another base."""
+        """Raise if the file is damaged, is in another task's folder, or was made for another base."""
         if entry.state != "ok":
             raise DamagedInlay(entry.reason)
         base = self.encoder
-        how = misfit(dict(encoder), base) if base is not None else None
-        if how is not None:
-            raise Refused(self._foreign(entry.path, how))
+        difference = misfit(dict(encoder), base) if base is not None else None
+        if difference is not None:
+            raise Refused(self._foreign(entry.path, difference))
 
     def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
-        how = misfit(encoder, base) if base is not None else None
-        if how is not None:
+        difference = misfit(encoder, base) if base is not None else None
+        if difference is not None:
             raise Refused(
-                f"The bank at {self.folder} cannot take this: it was {how}. "
-                "Use the base that the bank was begun with, or begin another bank."
+                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
+                "Use the bank's own base, or create another bank."
             )
 
     def _refuse_other_folders(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
-            raise Refused(f"{self.folder} is a file; a bank's folder, or the name of a new one, was expected.")
+            raise Refused(f"{self.folder} is a file; expected a bank's folder or the name of a new folder.")
         if not self.folder.is_dir() or self._manifest.exists() or self._inlays.is_dir():
             return
         names = sorted(path.name for path in self.folder.iterdir())
@@ -219,13 +219,13 @@ class Store:
         if foreign:
             raise Refused(
                 f"{self.folder} is not a bank: it has no bank.json, but holds {', '.join(foreign[:3])}"
-                f"{' …' if len(foreign) > 3 else ''}. A bank, an empty folder or the name of a new one was expected."
+                f"{' …' if len(foreign) > 3 else ''}. Expected a bank, an empty folder or the name of a new folder."
             )
 
     def _unknown(self, name: str) -> UnknownTask:
         names = [entry.name for entry in self.entries()]
         close = difflib.get_close_matches(name, names, n=3)
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        more = f" … ({len(names)} in all)" if len(names) > NAMES_SHOWN else ""
+        more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
         return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")

@@ -1,4 +1,4 @@
-"""The command line: every verb is one call of the library."""
+"""The command line: every command is one call of the library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError
 from intarsia.version import __version__
 
-for _commands in ("tasks", "data", "lab", "paper", "bank"):  # in the order of the help
+for _commands in ("tasks", "data", "lab", "paper", "bank"):  # the order of the help
     import_module(f"intarsia.cli.{_commands}")
 
 
@@ -33,7 +33,7 @@ def _root(
 
 
 def main() -> None:
-    """The entry point: an error that a user can mend becomes a message and exit code 2."""
+    """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
     from intarsia.cli import console
 
     try:
@@ -43,7 +43,7 @@ def main() -> None:
             console.error(str(error))
             sys.exit(2)
         finally:
-            sys.stdout.flush()  # now, and not when the interpreter ends: there a failure is a noise
-    except BrokenPipeError:  # the reader has gone, as in `intarsia tasks --json | head -1`
+            sys.stdout.flush()  # flush here, because a failure during interpreter shutdown cannot be caught
+    except BrokenPipeError:  # the reader has closed the pipe, as in `intarsia tasks --json | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Texts into `predict` and answers out of it: arguments, standard input, files; JSON Lines and CSV."""
+"""Input and output of `intarsia predict`: texts from arguments, standard input or files; JSON Lines or CSV out."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def gather(
     kind: str,
     context: str | None = None,
 ) -> list[Text]:
-    """The texts to ask a task of a kind about."""
+    """Return the texts for a task of this kind."""
     if file is not None:
         if texts:
-            raise IntarsiaError("texts were given both as arguments and with --file; give one of them.")
+            raise IntarsiaError("Texts were given both as arguments and with --file; use one of the two.")
         from intarsia.tasks.data import load_questions, load_sentences, load_texts
 
         if kind == "tags":
@@ -38,14 +38,14 @@ def gather(
             return list(load_questions(file, text=text, pair=pair))
         return list(load_texts(file, text=text, pair=pair))
     if not texts and sys.stdin.isatty():
-        print("Texts, one a line; end with Ctrl-D.", file=sys.stderr)
+        print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
     try:
         lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
     except UnicodeDecodeError as error:
-        raise IntarsiaError(f"standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
+        raise IntarsiaError(f"Standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
     found = [line if kind in ("tags", "words") else _text(line) for line in lines if line.strip()]
     if not found:
-        raise IntarsiaError("no text to ask about: give texts as arguments, on standard input, or with --file.")
+        raise IntarsiaError("No texts were given; give them as arguments, on standard input, or with --file.")
     return found if context is None else [(question, context) for question in found if isinstance(question, str)]
 
 
@@ -55,10 +55,10 @@ def _text(line: str) -> Text:
 
 
 def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path | None, format: str | None) -> None:
-    """One answer a line, in the order of the texts."""
+    """Write the predictions to `output`, or to standard output, in the order of the texts."""
     ending = format or ("csv" if output is not None and output.suffix == ".csv" else "jsonl")
     if ending not in ("jsonl", "csv", "squad"):
-        raise IntarsiaError(f"the format {ending!r} is not known; expected jsonl, csv or squad.")
+        raise IntarsiaError(f"Unknown format {ending!r}; expected jsonl, csv or squad.")
     if ending == "squad":
         _output(_squad(predictions, texts), output, len(predictions))
         return
@@ -67,19 +67,19 @@ def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path
     _output(content, output, len(rows))
 
 
-def _output(content: str, output: Path | None, answers: int) -> None:
+def _output(content: str, output: Path | None, count: int) -> None:
     if output is None:
         sys.stdout.write(content)
         return
     files.replace(output, [content.encode()])
-    print(f"{answers:,} answers written to {output}", file=sys.stderr)
+    print(f"Wrote {count:,} predictions to {output}", file=sys.stderr)
 
 
 def _squad(predictions: Sequence[Prediction], texts: Sequence[Text]) -> str:
-    """The file that SQuAD's evaluation takes: the answer's text by the question's id."""
+    """Return the JSON that SQuAD's evaluation script reads: question id → answer text."""
     ids = [text.id if isinstance(text, Question) else "" for text in texts]
     if not all(ids) or len(set(ids)) < len(ids) or any(p.answer is None for p in predictions):
-        raise IntarsiaError("the format squad is for questions with an id each, from a --file, and a task over spans.")
+        raise IntarsiaError("The format squad needs a span task and questions with unique ids, from --file.")
     return json.dumps({i: p.answer for i, p in zip(ids, predictions, strict=True)}, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Commands that look after a bank."""
+"""Commands that manage a bank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from intarsia.cli.shared import (
 
 @app.command(rich_help_panel="The bank")
 def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
-    """List the tasks and what they cost: trained parameters, bytes, multiples of the base."""
+    """List the tasks: scores, trained parameters, file sizes."""
     from intarsia.cli import console
     from intarsia.cli.tables import tasks_dict, tasks_table
 
@@ -29,7 +29,7 @@ def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     if json:
         console.print_json(tasks_dict(opened) if entries else {"tasks": []})
     elif not entries:
-        console.say(f"The bank {bank} holds no task yet. Learn one: intarsia learn NAME DATA")
+        console.say(f"The bank {bank} holds no task yet. To learn one: intarsia learn NAME DATA")
     else:
         for part in tasks_table(opened):
             console.say(part) if isinstance(part, str) else console.out.print(part)
@@ -42,7 +42,7 @@ def show(
     bank: BankOption = Path("bank"),
     json: JsonOption = False,
 ) -> None:
-    """Show all that is known of a task: labels, method, head, scores, training, data, versions."""
+    """Show one task: labels, scores, method, training, versions."""
     from intarsia.cli import console
     from intarsia.cli.tables import entry_dict, show_table
 
@@ -55,7 +55,7 @@ def show(
 def remove(
     name: TaskArgument,
     version: Annotated[int | None, typer.Option(help="Only this version.", show_default="all")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     bank: BankOption = Path("bank"),
 ) -> None:
     """Delete a task, or one version of it."""
@@ -63,68 +63,67 @@ def remove(
 
     opened = open_bank(bank)
     count = len(opened.versions(name)) if version is None else 1
-    what = (
+    target = (
         f"task {name} with its {count} version{'s' * (count > 1)}"
         if version is None
         else f"version {version} of {name}"
     )
-    if not yes and not typer.confirm(f"Delete {what} from {bank}? This cannot be undone."):
+    if not yes and not typer.confirm(f"Delete {target} from {bank}? This cannot be undone."):
         raise typer.Exit(1)
     opened.remove(name, version)
-    console.say(f"Deleted {what}.")
+    console.say(f"Deleted {target}.")
 
 
 @app.command(rich_help_panel="The bank")
 def restore(
     name: TaskArgument,
-    version: Annotated[
-        int, typer.Argument(metavar="VERSION", help="The older version to serve again.", show_default=False)
-    ],
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="The version to restore.", show_default=False)],
     bank: BankOption = Path("bank"),
 ) -> None:
-    """Serve an older version again: its bytes become the newest version."""
+    """Restore an older version: copy it to a new version number."""
     from intarsia.cli import console
 
     entry = open_bank(bank).restore(name, version)
-    console.say(f"{name}: version {version} is served again, as version {entry.version}.")
+    console.say(f"{name}: restored version {version} as version {entry.version}.")
 
 
 @app.command(rich_help_panel="The bank")
 def export(
     name: TaskArgument,
-    merged: Annotated[
-        Path, typer.Option("--merged", metavar="DIR", help="The folder to write, a new one.", show_default=False)
-    ],
+    merged: Annotated[Path, typer.Option("--merged", metavar="DIR", help="The folder to create.", show_default=False)],
     version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a folder that is not empty.")] = False,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
 ) -> None:
-    """Write a task as a plain transformers folder that needs no Intarsia.
+    """Export a task as a plain transformers folder.
 
-    For methods that can be merged into the base's weights: lora, ia3, bitfit, layernorm, lt-sft, diff-pruning, top and
-    full. The folder is read back with transformers alone, and kept only if its logits are the bank's.
+    The folder works without Intarsia. The task's method must be mergeable into
+    the base's weights; `intarsia methods` lists these methods. The command
+    loads the folder with transformers alone, and keeps it only if its logits
+    match the bank's.
     """
     from intarsia.cli import console
 
     done = open_bank(bank, encoder).export(name, merged, version, force=force)
-    beside = f", its head in {done.head} (README.md says how to use it)" if done.head else ""
+    head = f", head in {done.head} (see README.md)" if done.head else ""
     console.say(
-        f"{name} version {done.version} written to {merged}: {done.model}{beside}, {formatting.size(done.bytes)}. "
-        f"Read back without Intarsia, logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
-        "largest."
+        f"Wrote {name} version {done.version} to {merged}: {done.model}{head}, {formatting.size(done.bytes)}. "
+        f"Check without Intarsia: the logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
+        "largest logit."
     )
 
 
 @app.command(rich_help_panel="The bank")
 def verify(
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the index anew, from the files alone.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Also rebuild the index from the files.")] = False,
     bank: BankOption = Path("bank"),
     json: JsonOption = False,
 ) -> None:
-    """Read every inlay whole and check its digest, its base and its place; name what is damaged (exit code 1).
+    """Check every inlay file; exit with code 1 if a file is damaged.
 
-    Runs that have not ended are named too, with what they take on the disk.
+    The command checks each file's digest, base and folder. It also lists
+    unfinished training runs and the disk space of their checkpoints.
     """
     from intarsia.cli import console
 
@@ -138,11 +137,11 @@ def verify(
     else:
         for problem in problems:
             console.error(problem.reason)
-        console.say(f"{count} files read, {len(problems)} damaged.")
+        console.say(f"Checked {count} files: {len(problems)} damaged.")
         for run in unfinished:
             console.say(
-                f"{run.name}: a run has not ended; its state is {run.path} ({formatting.size(run.bytes)}). "
-                "The same `intarsia learn` goes on with it; if none is wanted, delete the folder."
+                f"{run.name}: unfinished training run, checkpoint in {run.path} ({formatting.size(run.bytes)}). "
+                "Repeat its command to resume it, or delete the folder to discard it."
             )
     if problems:
         raise typer.Exit(1)

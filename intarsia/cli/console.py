@@ -1,4 +1,4 @@
-"""What the command line draws: tables, progress, errors."""
+"""Terminal output: tables, progress bars, errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
     from intarsia.train.loop import Progress, Watch
 
-# What is no terminal (a file, a pipe) has no width that a table should be squeezed into.
+# A file or a pipe has no terminal width: use a fixed width, so that tables are not squeezed.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """A sentence; long ones are wrapped by the terminal, not cut into lines here."""
+    """Print a sentence. The terminal wraps long lines; no line breaks are inserted."""
     out.print(text, soft_wrap=True)
 
 
 def print_parts(parts: Sequence[RenderableType]) -> None:
-    """Tables, and sentences as they are."""
+    """Print tables, and sentences without markup or inserted line breaks."""
     for part in parts:
         out.print(part, soft_wrap=True, markup=False) if isinstance(part, str) else out.print(part)
 
@@ -39,7 +39,7 @@ def print_json(value: Any) -> None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, total: Sequence[str] | None = None
 ) -> Table:
-    """A plain aligned table: the first `left` columns to the left, the rest (figures) to the right."""
+    """Return a plain table. The first `left` columns are left-aligned; the others, usually numbers, right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_footer=False)
     for i, column in enumerate(columns):
         made.add_column(column, justify="left" if i < left else "right", no_wrap=True)
@@ -63,7 +63,7 @@ def _escaped(text: str) -> str:
 
 @contextmanager
 def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
-    """A progress bar for one run; on something that is no terminal, a line now and then."""
+    """Show a progress bar for one run; without a terminal, print a line at every tenth of the run."""
     if quiet:
         yield None
     elif not err.is_terminal:
@@ -89,13 +89,13 @@ def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
 
 
 def _lines(name: str) -> Watch:
-    told = (False, -1)
+    printed = (False, -1)
 
     def watch(p: Progress) -> None:
-        nonlocal told
+        nonlocal printed
         done = 100 * p.step // p.steps if p.reading is None else int(100 * p.reading)
-        if (p.reading is not None, done // 10) != told:
-            told = (p.reading is not None, done // 10)
+        if (p.reading is not None, done // 10) != printed:
+            printed = (p.reading is not None, done // 10)
             print(f"{name}: {done:3d}% · {p}", file=sys.stderr, flush=True)
 
     return watch

@@ -1,4 +1,4 @@
-"""Commands about public tasks: what is here, and getting more."""
+"""Commands for public tasks: list and fetch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ data = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Public tasks: GLUE, SQuAD, the paper's further tasks, CoNLL-2003, Universal Dependencies.",
+    help="List and fetch public tasks (GLUE, SQuAD, CoNLL-2003, …).",
 )
 app.add_typer(data, rich_help_panel="Tasks")
 
@@ -38,14 +38,19 @@ def list_(
     folder: FolderOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the tasks of the suites: rows here against the official sizes; whole, partial (a sample) or missing."""
+    """List the public tasks and how many of their official rows are here.
+
+    The suites are GLUE, SQuAD, the further classification tasks of Houlsby
+    et al. (2019), CoNLL-2003 and Universal Dependencies. The state of a task is
+    whole, partial (a sample) or missing.
+    """
     from intarsia.cli import console
     from intarsia.cli.suite_tables import suites_table
     from intarsia.tasks.suites.folder import list_data
 
     found = list_data(suite, folder)
     if json:
-        console.print_json({"folder": str(found.folder), "tasks": [one.to_dict() for one in found.tasks]})
+        console.print_json({"folder": str(found.folder), "tasks": [status.to_dict() for status in found.tasks]})
     else:
         console.print_parts(suites_table(found.tasks, found.folder))
 
@@ -73,10 +78,12 @@ def fetch(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Fetch tasks into the data folder: converted, counted against the official sizes, hashed.
+    """Fetch public tasks into the data folder.
 
-    What has another number of rows than the official task is stored as a sample, under SUITE_partial. Tasks that are
-    there whole are kept, so that the same command goes on after an interruption.
+    The command converts the files, compares their row counts with the official
+    sizes, and stores their hashes. A task with another row count is stored as a
+    sample, under SUITE_partial. Complete tasks are not fetched again, so the same
+    command resumes after an interruption.
     """
     from intarsia.cli import console
     from intarsia.tasks.suites import fetch as run
@@ -84,20 +91,20 @@ def fetch(
     with _progress(quiet=json) as (watch, ended):
         done = run(name, source, to, watch=watch, ended=ended)
     if json:
-        console.print_json([one.to_dict() for one in done])
+        console.print_json([fetched.to_dict() for fetched in done])
 
 
 @contextmanager
 def _progress(
     *, quiet: bool
 ) -> Iterator[tuple[Callable[[SuiteTask, str, int], None] | None, Callable[[Fetched], None] | None]]:
-    """A line for each task that has ended; on a terminal, also what is being read."""
+    """Print a line for each completed task; on a terminal, also show the task in progress."""
     from intarsia.cli import console
 
-    def ended(one: Fetched) -> None:
-        rows = ", ".join(f"{split} {rows:,}" for split, rows in one.rows.items())
-        what = {"whole": "whole", "partial": "partial", "kept": "whole already", "absent": "not found"}[one.outcome]
-        parts = [f"{one.task.full_name}: {what}", rows, one.notice]
+    def ended(fetched: Fetched) -> None:
+        rows = ", ".join(f"{split} {rows:,}" for split, rows in fetched.rows.items())
+        outcomes = {"whole": "whole", "partial": "partial", "kept": "already whole", "absent": "not found"}
+        parts = [f"{fetched.task.full_name}: {outcomes[fetched.outcome]}", rows, fetched.notice]
         console.out.print(". ".join(part for part in parts if part), soft_wrap=True, markup=False)
 
     if quiet:

@@ -28,12 +28,12 @@ from intarsia.cli.shared import (
 def methods(
     encoder: Annotated[
         str | None,
-        typer.Option("--encoder", "-e", help="Count on this base.", show_default="minilm"),
+        typer.Option("--encoder", "-e", help="The base to count parameters on.", show_default="minilm"),
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Time real steps instead of estimating.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure real steps instead of estimating.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the methods: what each trains, how many parameters, and what a training step costs."""
+    """List the methods, their parameters and their training cost."""
     from intarsia.cli import console
     from intarsia.cli.lab_tables import methods_table
     from intarsia.lab.catalogue import catalogue
@@ -52,15 +52,15 @@ def compare(
     ],
     methods: Annotated[
         str,
-        typer.Option("--methods", "-m", help="The methods, with commas between; [cyan]intarsia methods[/] lists them."),
+        typer.Option("--methods", "-m", help="Methods, separated by commas; [cyan]intarsia methods[/] lists them."),
     ] = "houlsby-64,pfeiffer,lora,bitfit,layernorm,top-2,features,full,lt-sft-0.5%",
-    seeds: Annotated[int, typer.Option(help="Train each method so many times, with the seeds 0, 1, 2 …")] = 3,
+    seeds: Annotated[int, typer.Option(help="Training runs of each method, with the seeds 0, 1, 2 …")] = 3,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where results and figures go.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder for results and figures.")
     ] = Path("comparison"),
     no_bert: Annotated[
         float | None,
-        typer.Option("--no-bert", metavar="MINUTES", help="Also search so long for a model without a transformer."),
+        typer.Option("--no-bert", metavar="MINUTES", help="Also search this long for a model without a transformer."),
     ] = None,
     encoder: Annotated[
         str | None,
@@ -79,7 +79,7 @@ def compare(
     pooling: PoolingOption = "mean",
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", "--lr", help="The same for all methods.", show_default="each method's own"),
+        typer.Option("--learning-rate", "--lr", help="One rate for all methods.", show_default="each method's own"),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
@@ -92,11 +92,13 @@ def compare(
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
-    """Compare methods on one task: parameters, score and time of each, on the same rows, with several seeds.
+    """Compare methods on one task: parameters, score and training time.
 
-    Prints a table, and writes comparison.json, tradeoff.png and comparison.html to the output folder. Every run is
-    kept there when it ends: the same command goes on where it was interrupted, and draws anew where it had ended.
-    """  # fmt: skip
+    All methods train on the same rows, with several seeds. The command prints
+    a table and writes comparison.json, tradeoff.png and comparison.html to the
+    output folder. It stores every completed run there, so the same command
+    resumes after an interruption; after the last run it only draws again.
+    """
     import shlex
 
     from intarsia.cli import console
@@ -117,33 +119,37 @@ def compare(
             metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
         )  # fmt: skip
     from intarsia.cli.lab_tables import comparison_table
-    from intarsia.lab.written import FILES
+    from intarsia.lab.comparison_files import FILES
 
     if json:
         console.print_json(found.to_dict())
     else:
         console.print_parts(comparison_table(found))
-        console.say(f"\nwritten: {', '.join(str(output / name) for name in FILES)}")
+        console.say(f"\nWrote {', '.join(str(output / name) for name in FILES)}")
 
 
 @app.command(rich_help_panel="The laboratory")
 def baseline(
     data: Annotated[str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].")],
-    minutes: Annotated[float, typer.Option(help="How long to search; what has begun is finished.")] = 5.0,
-    candidates: Annotated[int | None, typer.Option(help="Try so many instead, which can be repeated exactly.")] = None,
+    minutes: Annotated[float, typer.Option(help="Search time; the last candidate may run over it.")] = 5.0,
+    candidates: Annotated[
+        int | None, typer.Option(help="Try this many candidates instead; the result is reproducible.")
+    ] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
     limit: LimitOption = None,
     metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
-    seed: Annotated[int, typer.Option(help="For the split, the draws and the fits.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, the candidates and the fits.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Search for the best model without a pretrained transformer, to know whether one helps at all.
+    """Search for the best model without a pretrained transformer.
 
-    N-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks. The best by
-    the validation part is scored on the test part, with a 95 % interval. Nothing is stored.
+    The candidates are linear models, naive Bayes, boosted trees and small
+    networks over n-grams of words and characters. The model with the best
+    validation score is scored on the test part, with a 95 % interval.
+    The command stores nothing.
     """
     from intarsia.cli import console
     from intarsia.cli.lab_progress import search_status
@@ -159,5 +165,5 @@ def baseline(
         console.print_json(found.to_dict())
         return
     best = [[str(t.candidate), f"{100 * (t.dev or 0):.1f}", f"{t.seconds:.1f}s"] for t in found.best(5)]
-    console.out.print(console.table([f"best of {len(found.tried)} by dev", found.metric, "time"], best))
+    console.out.print(console.table([f"best of {len(found.trials)} by dev", found.metric, "time"], best))
     console.say(found.summary())

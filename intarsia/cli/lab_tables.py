@@ -1,4 +1,4 @@
-"""The laboratory's results as tables for people."""
+"""Tables of methods and comparisons, for the terminal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from intarsia.cli.console import out, table
 from intarsia.formatting import number
 from intarsia.lab.comparison_rows import baseline_row, comparison_columns, comparison_notes, comparison_rows, share
 from intarsia.lab.cost import ASSUMED, ROWS, STEPS, TOKENS
+from intarsia.methods import METHODS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from intarsia.lab.comparison import Comparison
 
 
-WIDTH = 100  # columns that a table of methods may take
-NARROW = 92  # in fewer, its column of papers is left out
+WIDTH = 100  # most columns of the table of methods
+NARROW = 92  # a narrower terminal gets no column of papers
 
 
 def methods_table(found: Catalogue) -> list[RenderableType]:
-    """The table, and under it what its columns mean."""
+    """Return the table, and notes that explain its columns."""
     columns = ["method", "paper", "what trains", "parameters", "of base", "merge", "mix", "step"]
     rows = [_methods_row(listed) for listed in found.methods]
     if out.width < NARROW:
@@ -32,24 +33,24 @@ def methods_table(found: Catalogue) -> list[RenderableType]:
     made.width = min(WIDTH, out.width)
     notes = [f"{m.name}: {m.reason}" for m in found.methods if m.reason is not None]
     notes += [
-        f"base: {found.encoder}, {number(found.parameters)} parameters. A method's are counted without the head.",
-        "merge: what was learned fits into a plain model. mix: rows of many tasks run in one pass.",
+        f"base: {found.encoder}, {number(found.parameters)} parameters. A method's parameters do not include the head.",
+        "merge: the task can be exported as a plain model. mix: rows of many tasks can share one pass.",
         f"step: the cost of a training step, {_measured(found) if found.measured else ASSUMED}.",
     ]
     if twice := [m.name for m in found.methods if m.steps == 2]:
-        notes.append(f"{' and '.join(twice)} train in two phases: twice as many steps as were asked for.")
-    notes.append(
-        "features: the base runs over the data once, forward only, a third of what an epoch of full fine-tuning "
-        "costs; the steps after that cost next to nothing."
-    )
+        notes.append(f"{' and '.join(twice)} train in two phases: twice the given number of steps.")
+    for name in dict.fromkeys(m.method["type"] for m in found.methods if METHODS[m.method["type"]].cached):
+        notes.append(
+            f"{name}: the base runs over the data once, forward only, at a third of the cost of one epoch of "
+            "full fine-tuning; the training steps themselves cost almost nothing."
+        )
     return [made, "", *(line for note in notes for line in _wrapped(note))]
 
 
 def _measured(found: Catalogue) -> str:
-    full = next(m.step_seconds or 0.0 for m in found.methods if m.name == "full")
     return (
-        f"measured, full fine-tuning = 1 ({1000 * full:,.0f} ms): {ROWS} texts of {TOKENS} tokens, medians of {STEPS} "
-        "steps, each beside one of full fine-tuning"
+        f"measured, full fine-tuning = 1 ({1000 * found.full_seconds:,.0f} ms): {ROWS} texts of {TOKENS} tokens, "
+        f"median of {STEPS} steps, each timed next to a step of full fine-tuning"
     )
 
 
@@ -68,7 +69,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def comparison_table(found: Comparison) -> list[RenderableType]:
-    """The table, and under it what went wrong and what its figures mean."""
+    """Return the table, and notes on failed methods and on the columns."""
     made = table(comparison_columns(found), comparison_rows(found))
     if found.baseline is not None:
         made.add_section()

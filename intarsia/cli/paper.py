@@ -1,4 +1,4 @@
-"""Commands that repeat the experiments of Houlsby et al. 2019."""
+"""Commands that reproduce the experiments of Houlsby et al. (2019)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ paper = typer.Typer(
     name="paper",
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="The tables and figures of Houlsby et al. 2019, measured, beside the published figures.\n\nEvery run is kept "
-    "under [cyan]--results[/] when it ends. The same command goes on after an interruption, trains what is missing "
-    "after a change of grid or seeds, and draws again where all is there.",
+    help="Reproduce the tables and figures of Houlsby et al. (2019).\n\nThe tables also show the published numbers. "
+    "Every completed run is stored under [cyan]--results[/]. The same command resumes after an interruption, trains "
+    "only the missing runs after a change of grid or seeds, and only draws if no run is missing.",
 )
 app.add_typer(paper, rich_help_panel="The laboratory")
 
 EncoderOption = Annotated[
     str, typer.Option("--encoder", "-e", help="The base: [cyan]minilm[/], a transformers folder, or a hub name.")
 ]
-ResultsOption = Annotated[Path, typer.Option("--results", metavar="FOLDER", help="Where runs and figures are kept.")]
+ResultsOption = Annotated[Path, typer.Option("--results", metavar="FOLDER", help="The folder for runs and figures.")]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", help="At most so many training rows: for trying out, kept apart, never official."),
+    typer.Option("--limit", help="Use at most this many training rows. For trial runs, stored separately."),
 ]
 TasksOption = Annotated[
     str | None,
     typer.Option(
         "--tasks",
         "-t",
-        help="Only these, with commas between: [cyan]cola,rte[/], or suites: [cyan]glue,extra[/].",
+        help="Only these tasks ([cyan]cola,rte[/]) or suites ([cyan]glue,extra[/]).",
         show_default="all",
     ),
 ]
@@ -43,25 +43,29 @@ OnlyOption = Annotated[
     str | None,
     typer.Option(
         "--only",
-        help="Train only these groups of runs now, such as [cyan]full,adapters[/]; the table shows all that is stored.",
+        help="Train only these groups of runs ([cyan]full,adapters[/]); the table shows all stored runs.",
         show_default="all",
     ),
 ]
-GridOption = Annotated[str, typer.Option("--grid", help="What is tried: paper, small or tiny.")]
-SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Seeds 0, 1, 2 …", show_default="the grid's")]
+GridOption = Annotated[str, typer.Option("--grid", help="The settings to try: paper, small or tiny.")]
+SeedsOption = Annotated[
+    int | None, typer.Option("--seeds", help="Number of seeds (0, 1, 2 …).", show_default="the grid's")
+]
 SamplesOption = Annotated[
-    bool, typer.Option("--samples", help="Take samples where a task is not whole; named as samples.")
+    bool, typer.Option("--samples", help="Also use samples of incomplete tasks, marked as samples.")
 ]
 LengthOption = Annotated[
-    int | None, typer.Option("--max-length", help="Tokens of a text, at most.", show_default="128, for spans 384")
+    int | None,
+    typer.Option("--max-length", help="Cut longer texts to this many tokens.", show_default="128; 384 for spans"),
 ]
 TogetherOption = Annotated[
-    int | None, typer.Option("--together", help="Runs that share a pass.", show_default="as many as fit")
+    int | None, typer.Option("--together", help="Number of runs that share a pass.", show_default="as many as fit")
 ]
-DrawOnlyOption = Annotated[bool, typer.Option("--draw-only", help="Draw what is stored; train and load nothing.")]
+DrawOnlyOption = Annotated[bool, typer.Option("--draw-only", help="Draw the stored runs without training.")]
 
 
-ASKED = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", "bias_correction")  # what a table is drawn of
+# Without any of these options, --draw-only uses the stored configuration.
+CONFIG_OPTIONS = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", "bias_correction")
 
 
 @paper.callback(invoke_without_command=True)
@@ -76,8 +80,8 @@ def _paper(
         given = [name for name in ("report", "encoder", "results", "limit") if _given(context, name)]
         if given:
             raise IntarsiaError(
-                f"--{given[0]} stands before {context.invoked_subcommand}, where it is not read: "
-                + ("leave out one of them." if given[0] == "report" else "put it behind.")
+                f"--{given[0]} has no effect before {context.invoked_subcommand}: "
+                + ("use only one of the two." if given[0] == "report" else "put it after the command.")
             )
         return
     if not report:
@@ -87,7 +91,7 @@ def _paper(
     from intarsia.lab.paper import report as write
     from intarsia.lab.paper.runs import RunStore
 
-    console.say(f"written: {write(RunStore(results, encoder, limit=limit))}")
+    console.say(f"Wrote {write(RunStore(results, encoder, limit=limit))}")
 
 
 def _given(context: typer.Context, name: str) -> bool:
@@ -98,12 +102,12 @@ def _given(context: typer.Context, name: str) -> bool:
 def _listed(text: str | None, option: str) -> list[str]:
     found = [part.strip() for part in (text or "").split(",") if part.strip()]
     if text is not None and not found:
-        raise IntarsiaError(f"{option} names nothing: leave it out, or name some, separated by commas.")
+        raise IntarsiaError(f"{option} is empty: leave it out, or give names separated by commas.")
     return found
 
 
 def _command(name: str, help: str) -> None:
-    """All experiments take the same options."""
+    """Add the command of one experiment. All experiments have the same options."""
 
     def command(
         context: typer.Context,
@@ -130,16 +134,16 @@ def _command(name: str, help: str) -> None:
         from intarsia.cli.paper_tables import paper_tables
         from intarsia.cli.sweep_table import sweep_table
         from intarsia.lab.paper import EXPERIMENTS, draw, group_names, run, task_names
-        from intarsia.lab.paper.plan import Asked
+        from intarsia.lab.paper.plan import ExperimentConfig
         from intarsia.lab.paper.runs import RunStore
 
         chosen = task_names(EXPERIMENTS[name], _listed(tasks, "--tasks"))
-        asked = Asked(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
-        groups = group_names(EXPERIMENTS[name], asked, _listed(only, "--only"))
+        config = ExperimentConfig(chosen, grid, seeds, limit, samples, pooling, max_length, bias_correction)  # type: ignore[arg-type]
+        groups = group_names(EXPERIMENTS[name], config, _listed(only, "--only"))
         store = RunStore(results, encoder, limit=limit)
         if draw_only:
-            noted = None if any(_given(context, what) for what in ASKED) else store.read_asked(name)
-            made = draw(name, asked if noted is None else noted.asked, store)
+            noted = None if any(_given(context, option) for option in CONFIG_OPTIONS) else store.read_config(name)
+            made = draw(name, config if noted is None else noted.config, store)
         else:
             from intarsia.encoder.encoder import Encoder
 
@@ -147,26 +151,26 @@ def _command(name: str, help: str) -> None:
             line = shlex.join(["intarsia", *sys.argv[1:]])
             with resumable(), sweep_table() as watch:
                 made = run(
-                    name, asked, base, store, only=groups, data=data, together=together, command=line, watch=watch,
-                    tell=lambda text: console.err.print(text, markup=False),
+                    name, config, base, store, only=groups, data=data, together=together, command=line, watch=watch,
+                    log=lambda text: console.err.print(text, markup=False),
                 )  # fmt: skip
         console.print_parts(paper_tables(made))
         made.save(store.figures)
-        if made.pictures:
-            console.say(f"\nfigures: {', '.join(p.name for p in made.pictures)} (.svg, .png) in {store.figures}")
+        if made.figures:
+            console.say(f"\nfigures: {', '.join(p.name for p in made.figures)} (.svg, .png) in {store.figures}")
 
     command.__doc__ = help
     paper.command(name)(command)
 
 
 for _name, _help in {
-    "glue": "GLUE: full and variable fine-tuning, adapters of swept and of fixed size, task by task.",
-    "further": "The same for the seventeen further classification tasks, and a search without BERT.",
-    "squad": "SQuAD: F1 of full fine-tuning and of adapters by size, against trained parameters.",
-    "tradeoff": "Score against trained parameters: percentiles over tasks, and curves of MNLI and CoLA.",
-    "ablation": "Trained adapters removed from every span of layers.",
-    "init": "Adapters started at standard deviations from 1e-7 to 1.",
-    "alternatives": "The variants of the adapter that the authors tried.",
-    "methods": "All methods: score against trained parameters.",
+    "glue": "GLUE: full and variable fine-tuning, and adapters, by task.",
+    "further": "The same for 17 further classification tasks, and a search without BERT.",
+    "squad": "SQuAD: F1 of full fine-tuning and of adapters by size.",
+    "tradeoff": "Score against trained parameters: all tasks, MNLI and CoLA.",
+    "ablation": "Scores after removing trained adapters from spans of layers.",
+    "init": "Scores by the adapters' initial standard deviation, 1e-7 to 1.",
+    "alternatives": "Scores of the adapter variants in the paper.",
+    "methods": "Score against trained parameters, for all methods.",
 }.items():
     _command(_name, _help)

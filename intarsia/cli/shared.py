@@ -1,4 +1,4 @@
-"""The application, and the options that several commands have."""
+"""The application, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Many text tasks as small inlays over one frozen transformer.
+    help="""Train many text tasks as small inlays over one frozen transformer.
 
-    Each task is learned as a small file, beside a base that never changes. Learning one task never touches another,
-    and one pass through the base answers all of them.
+    Each task is one small file; the base never changes. Learning a task does
+    not affect other tasks. One pass through the base can serve all tasks.
 
-    [bold]A first task[/]: a CSV file with the columns [cyan]text[/] and [cyan]label[/]:
+    [bold]First task[/]: a CSV file with the columns [cyan]text[/] and [cyan]label[/]:
 
       intarsia learn spam spam.csv\n
       intarsia predict spam "You have won a prize!"\n
       intarsia tasks
 
-    Bad input ends with exit code 2 and a message that says what to do; nothing is lost.""",
+    A user error ends with a message and exit code 2; stored tasks stay intact.""",
 )
+
+ADVANCED = "Advanced options"  # a panel of its own: its long names would narrow the help of all other options
 
 BankOption = Annotated[
     Path, typer.Option("--bank", "-b", envvar="INTARSIA_BANK", help="The bank's folder.", show_default=True)
@@ -40,33 +42,33 @@ BankOption = Annotated[
 EncoderOption = Annotated[
     str | None,
     typer.Option(
-        "--encoder", "-e", show_default="the bank's own, or minilm",
-        help="The frozen base: [cyan]minilm[/], a transformers folder, or a hub name. A bank remembers its own; name "
-        "it to begin a bank, or when its folder has moved.",
+        "--encoder", "-e", show_default="the bank's base, or minilm",
+        help="The frozen base: [cyan]minilm[/], a transformers folder or a hub name. A bank stores its base; set this "
+        "for a new bank, or if the base has moved.",
     ),
 ]  # fmt: skip
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
-TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="found")]
+TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="detected")]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
-LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="found")]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="detected")]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help="label, labels (several of n), score, tags, span or words.", show_default="found"),
+    typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Learn from at most so many training examples.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
 PoolingOption = Annotated[
-    str, typer.Option("--pooling", help="What the head reads: mean, cls, pooler or trained-pooler.")
+    str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
 ]
 MaxLengthOption = Annotated[
-    int | None, typer.Option(help="Longer texts are cut to so many tokens.", show_default="128, for spans 384")
+    int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]
 TrunkDropoutOption = Annotated[
     bool | None,
     typer.Option(
-        "--trunk-dropout/--no-trunk-dropout", show_default="on",
-        help="Dropout also below the lowest layer in which a method acts. Without it what is below is computed once "
-        "and kept, which is faster for methods in upper layers ([cyan]--set layers=3-5[/]).",
+        "--trunk-dropout/--no-trunk-dropout", show_default="on", rich_help_panel=ADVANCED,
+        help="Apply dropout also in the trunk, the layers below the lowest trained place. Without it, the trunk's "
+        "outputs are cached, which is faster for methods in upper layers.",
     ),
 ]  # fmt: skip
 OldTrunkDropoutOption = Annotated[
@@ -75,33 +77,34 @@ OldTrunkDropoutOption = Annotated[
 BiasCorrectionOption = Annotated[
     bool | None,
     typer.Option(
-        "--bias-correction/--no-bias-correction", show_default="by the method's recipe; off in the paper's grids",
-        help="Correct the optimizer's means for their start at 0: early steps are smaller, small data steadier.",
+        "--bias-correction/--no-bias-correction", show_default="the method's; off in the paper's grids",
+        rich_help_panel=ADVANCED,
+        help="Adam's bias correction: smaller first steps, more stable on small data.",
     ),
 ]  # fmt: skip
-DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1 …")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …")]
 
 
 PrecisionOption = Annotated[
     str | None,
-    typer.Option("--precision", help="What the base computes in: bf16 or float32.", show_default="bf16 on GPUs"),
+    typer.Option("--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs"),
 ]
 
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """For work that goes on where it was when it is started again."""
+    """Exit with code 130 at Ctrl-C and say that the command can be resumed."""
     try:
         yield
     except KeyboardInterrupt:
         from intarsia.cli import console
 
-        console.err.print("Interrupted. The same command goes on from the last stored step.")
+        console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
         raise typer.Exit(130) from None
 
 
 def about(task: TaskData) -> str:
-    """What a task asks for, and its rows."""
+    """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
     return f"{task.asks}; {rows} ({task.source['split']})"
 

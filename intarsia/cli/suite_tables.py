@@ -1,4 +1,4 @@
-"""What a data folder has, as a table."""
+"""The public tasks of a data folder, as a table."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ STYLES = {"whole": "green", "partial": "yellow", "missing": "dim"}
 
 
 def suites_table(found: Sequence[Status], folder: Path) -> list[RenderableType]:
-    """A row for each task, its rows here against the official ones, and what to do about the rest."""
+    """Return a table with one line for each task (rows here and official rows), and notes on incomplete tasks."""
     rows = []
-    for one in found:
-        task, parts = one.task, {part.split: part for part in one.parts}
-        state = f"[{STYLES[one.state]}]{one.state}[/]"
+    for status in found:
+        task, parts = status.task, {part.split: part for part in status.parts}
+        state = f"[{STYLES[status.state]}]{status.state}[/]"
         names = [task.full_name, task.kind, task.metrics[0].partition(":")[0]]
         if "all" in task.rows:
-            rows.append([*names, _together(one), "", "", state])
+            rows.append([*names, _together(status), "", "", state])
             continue
         rows.append([*names, *(_cell(parts.get(split)) for split in ("train", "dev", "test")), state])
         if "dev_mismatched" in parts:
             second = [_cell(parts.get(f"{split}_mismatched")) for split in ("dev", "test")]
             rows.append(["  its mismatched sets", "", "", "", *second, ""])
-    states = [one.state for one in found]
+    states = [status.state for status in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in STYLES if state in states)
     made: list[RenderableType] = [
         table(COLUMNS, rows, left=3),
-        f"\n{folder}: {counts}. Rows here, of the official number where that differs.",
+        f"\n{folder}: {counts}. The table shows rows here/official rows where the two differ.",
     ]
-    odd = [one.task.full_name for one in found if one.state == "partial" and _all_rows(one)]
+    odd = [status.task.full_name for status in found if status.state == "partial" and _all_rows(status)]
     if odd:
-        made.append(f"{', '.join(odd)}: all rows, but in a folder of samples ({PARTIAL}), so not the official task.")
+        made.append(f"{', '.join(odd)}: all rows, but stored as a sample ({PARTIAL}), so not official.")
     if "missing" in states or "partial" in states:
-        made.append("To fetch: intarsia data fetch SUITE/TASK --from hub, or --from FOLDER with the official files.")
+        made.append(
+            "To fetch a task: intarsia data fetch SUITE/TASK --from hub (or --from FOLDER with the official files)."
+        )
     return made
 
 
@@ -53,18 +55,18 @@ def _cell(part: Part | None) -> str:
     return f"{'–' if part.rows is None else format(part.rows, ',')}/{_official(part.official)}"
 
 
-def _together(one: Status) -> str:
-    """The rows of a task that officially has no parts; a sample may have some."""
-    if one.parts[0].whole:
-        return f"{one.parts[0].rows:,}"
-    rows = [part.rows for part in one.parts if part.rows is not None]
-    return f"{format(sum(rows), ',') if rows else '–'}/{_official(one.parts[0].official)}"
+def _together(status: Status) -> str:
+    """Return the rows of a task without official parts. A sample may have parts."""
+    if status.parts[0].whole:
+        return f"{status.parts[0].rows:,}"
+    rows = [part.rows for part in status.parts if part.rows is not None]
+    return f"{format(sum(rows), ',') if rows else '–'}/{_official(status.parts[0].official)}"
 
 
-def _all_rows(one: Status) -> bool:
-    """Whether a sample has as many rows as the task itself."""
-    official = [part.official for part in one.parts if part.official is not None]
-    return bool(official) and sum(part.rows or 0 for part in one.parts) == sum(official)
+def _all_rows(status: Status) -> bool:
+    """Return whether a sample has as many rows as the official task."""
+    official = [part.official for part in status.parts if part.official is not None]
+    return bool(official) and sum(part.rows or 0 for part in status.parts) == sum(official)
 
 
 def _official(rows: int | None) -> str:

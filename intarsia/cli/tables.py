@@ -1,4 +1,4 @@
-"""A bank's contents as tables for people and as plain values for programs."""
+"""A bank's contents, as tables for the terminal and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 def entry_dict(entry: Entry) -> dict[str, Any]:
-    """All that is known of a stored version."""
+    """Return the header of a stored version as plain values."""
     known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
     return {"version": entry.version, "file": str(entry.path), "bytes": entry.bytes, **known}
 
 
 def tasks_dict(bank: Bank) -> dict[str, Any]:
+    """Return all tasks and the cost of the bank as plain values."""
     cost = bank.cost()
     rows = []
     for entry in bank.tasks():
@@ -60,6 +61,7 @@ def tasks_dict(bank: Bank) -> dict[str, Any]:
 
 
 def tasks_table(bank: Bank) -> list[RenderableType]:
+    """Return the table of `intarsia tasks`, and notes."""
     cost = bank.cost()
     rows = []
     for entry in bank.tasks():
@@ -85,8 +87,8 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     encoder = bank.store.encoder or {}
     base = f"{encoder.get('name')} ({number(cost.base)} parameters, {str(encoder.get('fingerprint'))[:12]}…)"
     summary = (
-        f"\nbase {base}\nbase and all tasks: {cost.total_with_heads:.2f}× the base ({cost.total:.2f}× without heads); "
-        f"full fine-tuning would be {cost.fine_tuning}×"
+        f"\nbase: {base}\nbase and tasks: {cost.total_with_heads:.2f}× the base ({cost.total:.2f}× without heads); "
+        f"full fine-tuning: {cost.fine_tuning}×"
     )
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
@@ -96,6 +98,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
 
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
+    """Return the table of `intarsia show`."""
     header = entry.header
     labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
@@ -105,22 +108,23 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
         for v in versions
     ]
+    source = data.get("path") or data.get("source") or data.get("hub") or "in memory"
     label = _collapsed(header)
-    collapsed = "" if label is None else f"; says {label} of every text"
+    collapsed = "" if label is None else f"; predicts {label} for every text"
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
-        ["answers", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
+        ["output", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
         ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
         ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{collapsed}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
-        ["data", f"{data.get('path') or data.get('source') or data.get('hub') or 'given'}: {_options(data['rows'])}"],
+        ["data", f"{source}: {_options(data['rows'])}"],
         ["split", str(data.get("split"))],
         ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
-        ["made", f"{header.created}, {_options(header.versions)}"],
+        ["created", f"{header.created}, {_options(header.versions)}"],
         ["file", f"{entry.path} ({size(entry.bytes)})"],
         ["digest", header.digest],
     ]
@@ -131,6 +135,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
 
 
 def learned(entry: Entry) -> str:
+    """Return the line that `intarsia learn` prints for a new version."""
     header = entry.header
     test = header.metrics.get("test")
     result = (
@@ -139,27 +144,28 @@ def learned(entry: Entry) -> str:
         else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
         "examples; "
     )
-    start, label, advice = header.training.get("head_start"), _collapsed(header), ""
+    start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
+    label, advice = _collapsed(header), ""
     if label is not None:
         advice = (
-            f"\n[yellow]It says {label} of every validation text.[/] "
+            f"\n[yellow]The model predicts {label} for every validation text.[/] "
             "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
         )
     return (
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{'' if start is None else f'; the head started as {start}'}{advice}"
+        f"{seconds(header.training['seconds'])}{start}{advice}"
     )
 
 
 def _collapsed(header: InlayHeader) -> str | None:
-    """The one label that was said of every validation text."""
+    """Return the label that the best epoch predicts for every validation text, or None."""
     best = int(header.metrics.get("best_epoch") or 0)
     label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
     return None if label is None else escape(repr(label))
 
 
 def test_score(metrics: dict[str, Any]) -> str:
-    """The test score and its 95 % interval, times 100 as the papers give them."""
+    """Return the test score and its 95 % interval, times 100 as in the papers."""
     test = metrics.get("test")
     if test is None:
         return "–"

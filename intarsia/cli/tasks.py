@@ -1,4 +1,4 @@
-"""Commands that learn, ask and score tasks."""
+"""Commands that learn, predict and evaluate tasks."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ MethodOption = Annotated[
 ]  # fmt: skip
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="An option of the method, such as layers=3-5 or std=0.001."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A method option, such as layers=3-5 or std=0.001."),
 ]
 RateOption = Annotated[
     float | None,
-    typer.Option("--learning-rate", "--lr", help="The peak, after the warm-up.", show_default="the method's"),
+    typer.Option("--learning-rate", "--lr", help="The peak rate, after the warm-up.", show_default="the method's"),
 ]
 EpochsOption = Annotated[
     int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
 ]
-BatchOption = Annotated[int | None, typer.Option(help="Examples a step.", show_default="the method's")]
-PatienceOption = Annotated[int | None, typer.Option(help="Stop after so many epochs without a better score.")]
+BatchOption = Annotated[int | None, typer.Option(help="Examples per step.", show_default="the method's")]
+PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many epochs without a better score.")]
 MetricOption = Annotated[
     str | None,
     typer.Option(
@@ -66,7 +66,7 @@ MetricOption = Annotated[
         show_default="by kind",
     ),
 ]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Do not resume an interrupted run of this task.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
 SweepOption = Annotated[
     bool | None,
     typer.Option(
@@ -249,34 +249,38 @@ def sweep(
 def predict(
     name: TaskArgument,
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; none: one a line from standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; by default, one per line from standard input.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Texts from a data file instead.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, .jsonl or .csv, instead of the screen.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the texts from this data file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this .jsonl or .csv file.")] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     context: Annotated[
-        str | None, typer.Option(help="What the questions are about, for a task over spans.", show_default=False)
+        str | None, typer.Option(help="The context of the questions, for a span task.", show_default=False)
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(
-            help="jsonl, csv, or squad (answers by question id).", show_default="by the file's ending, or jsonl"
-        ),
+        typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
     ] = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
 ) -> None:
-    """Ask a task about texts: from the arguments, from standard input, or from a file to a file.
+    """Predict with a task, from arguments, standard input or a file.
 
-    Prints one JSON object a text, with the label and every label's probability, or CSV. For a task over pairs the two
-    texts of an argument or a line are separated by a tab. A task that tags words splits a text at white space, or takes
-    the lists [cyan]tokens[/] of a JSON Lines file. A task over spans takes questions, with [cyan]--context[/] or a tab
-    and the context behind each, or a file of SQuAD's. A task over words fills in the masks of a text.
+    The command prints one JSON object per text, or CSV. The input of a task
+    depends on its kind:
+
+    Text pairs: separate the two texts by a tab.
+
+    Tags: give a text, which is split at white space, or a JSON Lines file with
+    lists of [cyan]tokens[/].
+
+    Spans: give questions with [cyan]--context[/], or with a tab and the context
+    after each question, or a SQuAD file.
+
+    Words: give texts with mask tokens.
     """
     from intarsia.cli import answers
 
@@ -288,8 +292,8 @@ def predict(
 @app.command(rich_help_panel="Tasks")
 def evaluate(
     name: TaskArgument,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder whose test part is used.")],
-    metric: Annotated[str | None, typer.Option(help="Another metric than the task's own.")] = None,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.")],
+    metric: Annotated[str | None, typer.Option(help="The metric.", show_default="the task's")] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,

@@ -214,7 +214,7 @@ class Encoder:
             mask = (~batch.whole.padding).to(torch.long)
         else:
             inputs = {k: v[None] for k, v in inputs.items()}
-        if self.family.core == "deberta":
+        if self.family.attention_mask:
             inputs["attention_mask"] = mask if padded else torch.ones_like(batch.ids)[None]
         if weights:
             instead = {self._attached[name]: tensor for name, tensor in weights.items()}

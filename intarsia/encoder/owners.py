@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.activations import ACTIVATIONS
+from intarsia.encoder.noise import Noise, drop
 
 LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
 BLOCK = 8  # short slices of similar length that are multiplied together
@@ -34,7 +35,7 @@ class ShortBlock:
 
 @dataclass(frozen=True)
 class Owners:
-    """Which slot owns which slice of a group's tokens."""
+    """Which slot owns which slice of a group's tokens: the `Ownership` of eager passes."""
 
     slots: tuple[int, ...]
     sizes: tuple[int, ...]  # tokens of each
@@ -116,7 +117,18 @@ class Owners:
             return _GroupedLinear.apply(x, weight, bias, self)
         return _grouped_linear(x, weight, bias, self)
 
-    def bottleneck(self, h: Tensor, x: Tensor, tensors: Mapping[str, Tensor], name: str, activation: str) -> Tensor:
+    def bottleneck(
+        self,
+        h: Tensor,
+        x: Tensor,
+        tensors: Mapping[str, Tensor],
+        name: str,
+        activation: str,
+        p: float = 0.0,
+        noise: Noise | None = None,
+    ) -> Tensor:
+        if p > 0.0:
+            h = x = drop(h, p, noise)
         hidden = ACTIVATIONS[activation](self.linear(x, tensors, f"{name}.down"))  # [tokens, m]
         return h + self.linear(hidden, tensors, f"{name}.up")
 
@@ -136,6 +148,19 @@ class Owners:
         if bias is None:
             return normal.mul_(gains)
         return torch.addcmul(self._spread("biases", bias), normal, gains, out=normal)
+
+    def batch_norm(
+        self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
+    ) -> Tensor:
+        pieces = []
+        for slot, piece in zip(self.slots, self.pieces(x), strict=True):
+            batch_statistics = training and piece.shape[0] > 1  # one token has no variance
+            mean, variance, weight, bias = (
+                tensors[f"{name}.{part}"][slot] for part in ("mean", "variance", "weight", "bias")
+            )
+            wide = piece.to(weight.dtype)
+            pieces.append(F.batch_norm(wide, mean, variance, weight, bias, batch_statistics, momentum, eps))
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(x.dtype)
 
     def _spread(self, name: str, stacked: Tensor) -> Tensor:
         """[slots, width] → [tokens, width], each token its owner's, in memory that is used again."""

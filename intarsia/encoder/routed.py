@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owners import Owners
+from intarsia.encoder.ownership import Ownership
 from intarsia.encoder.packed import Batch
 from intarsia.encoder.site_method import SiteMethod
 from intarsia.encoder.site_view import GroupSegments, SiteView
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.span import Span
-from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
+from intarsia.encoder.static_shape import StaticBatch
 
 ALL = slice(None)
 
@@ -53,7 +54,7 @@ class Pass:
     span: Span = field(default_factory=Span)
     memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
     relative: Tensor | None = None  # MPNet's bias by distance, where weights of the pass's own give it: for all layers
-    _owners: dict[tuple[int, bool], tuple[slice, Owners | DeviceOwners]] = field(default_factory=dict)
+    _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)
 
     @property
@@ -62,7 +63,7 @@ class Pass:
         assert isinstance(self.batch, Batch)
         return self.batch
 
-    def owners(self, index: int) -> tuple[slice, Owners | DeviceOwners]:
+    def owners(self, index: int) -> tuple[slice, Ownership]:
         """The token slice of a group in the present layout, and who owns what in it."""
         if isinstance(self.batch, StaticBatch):
             return slice(0, self.batch.tokens), self.batch.owners

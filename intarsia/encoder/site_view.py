@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.activations import ACTIVATIONS
 from intarsia.encoder.attention import packed_attention
 from intarsia.encoder.noise import Noise, drop
-from intarsia.encoder.owners import Owners
+from intarsia.encoder.ownership import Ownership
 from intarsia.encoder.packed import Batch
-from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
+from intarsia.encoder.static_shape import StaticBatch
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class SiteView:
     site: str
     layer: int
     tensors: Mapping[str, Tensor]  # each [slots, …]
-    owners: Owners | DeviceOwners
+    owners: Ownership
     module: Any = None  # the frozen base's module at this site
     module_at: Callable[[str], Any] = _nowhere  # the base's module at another site of this layer
     segments: Callable[[], GroupSegments] = _nowhere  # the segments that these tokens are
@@ -93,9 +92,7 @@ class SiteView:
 
     def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
         """h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""
-        if isinstance(self.owners, DeviceOwners):
-            return self.owners.bottleneck(h, x, self.tensors, name, activation, self.undropped, self.noise)
-        return self.owners.bottleneck(h, x, self.tensors, name, activation)
+        return self.owners.bottleneck(h, x, self.tensors, name, activation, self.undropped, self.noise)
 
     def base_norm(self, x: Tensor, name: str) -> Tensor:
         """The base's LayerNorm of this site, with each owner's own `name.weight` and `name.bias` where it has them."""
@@ -111,13 +108,4 @@ class SiteView:
 
     def batch_norm(self, x: Tensor, name: str, eps: float = 1e-5, momentum: float = 0.1) -> Tensor:
         """BatchNorm over each owner's own tokens; its running statistics are stored with the other tensors."""
-        t = self.tensors
-        assert isinstance(self.owners, Owners), "no pass of fixed shape was to be made of this"
-        pieces = []
-        for slot, piece in zip(self.owners.slots, self.owners.pieces(x), strict=True):
-            batch_statistics = self.training and piece.shape[0] > 1  # one token has no variance
-            mean, variance = t[f"{name}.mean"][slot], t[f"{name}.variance"][slot]
-            weight, bias = t[f"{name}.weight"][slot], t[f"{name}.bias"][slot]
-            wide = piece.to(weight.dtype)
-            pieces.append(F.batch_norm(wide, mean, variance, weight, bias, batch_statistics, momentum, eps))
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(x.dtype)
+        return self.owners.batch_norm(x, self.tensors, name, self.training, eps, momentum)

@@ -33,7 +33,21 @@ class MaskedWords:
     bias: str
 
 
-_LIKE_ROBERTA = MaskedWords("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+@dataclass(frozen=True)
+class Classifier:
+    """Where a family's sequence-classification class keeps a dense layer on the first token, whose tanh goes to a
+    linear output. ELECTRA's class has gelu there, DistilBERT's relu, and ModernBERT's a norm behind: these families
+    have no entry."""
+
+    dense: str
+    output: str
+    options: Mapping[str, str] = field(default_factory=dict)  # of the configuration, that make it so
+
+
+_LIKE_ROBERTA: dict[str, Any] = {
+    "masked_words": MaskedWords("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    "classifier": Classifier("classifier.dense", "classifier.out_proj"),
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,11 @@ class Family:
     fused_query_key_value: bool = False
     shared_layers: bool = False  # ALBERT: one module serves many layers
     pre_norm: bool = False  # ModernBERT: sub-layers normalise their input, not the sum behind them
+    # DeBERTa: the attention module computes with relative positions, and projects them through query and key too.
+    disentangled_attention: bool = False
+    attention_mask: bool = False  # the model needs a mask even where nothing is padded
+    recordable: bool = True  # whether the GPU kernels compute its attention
+    classifier: Classifier | None = None
 
 
 _BERT = Family(
@@ -73,6 +92,7 @@ _BERT = Family(
     masked_words=MaskedWords(
         "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
     ),
+    classifier=Classifier("bert.pooler.dense", "classifier"),
 )
 
 
@@ -82,13 +102,14 @@ def _like_bert(within: Mapping[str, str] | None = None, **changes: Any) -> Famil
 
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
-    "roberta": _like_bert(positions_after_padding=True, masked_words=_LIKE_ROBERTA),
-    "xlm-roberta": _like_bert(positions_after_padding=True, masked_words=_LIKE_ROBERTA),
+    "roberta": _like_bert(positions_after_padding=True, **_LIKE_ROBERTA),
+    "xlm-roberta": _like_bert(positions_after_padding=True, **_LIKE_ROBERTA),
     "electra": _like_bert(
         pooler=None,
         masked_words=MaskedWords(
             "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"
         ),
+        classifier=None,
     ),
     "mpnet": _like_bert(
         within={
@@ -100,10 +121,10 @@ FAMILIES: dict[str, Family] = {
             "attention.norm": "attention.LayerNorm",
         },
         attention="attention.attn",
-        masked_words=_LIKE_ROBERTA,
         core="mpnet",
         token_types=False,
         positions_after_padding=True,
+        **_LIKE_ROBERTA,
     ),
     "deberta-v2": _like_bert(
         within={
@@ -113,6 +134,10 @@ FAMILIES: dict[str, Family] = {
         },
         core="deberta",
         pooler=None,
+        disentangled_attention=True,
+        attention_mask=True,
+        recordable=False,  # its attention runs on a padded block, whose size differs from pass to pass
+        classifier=Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"}),
     ),
     "distilbert": Family(
         layers="transformer.layer",
@@ -153,6 +178,7 @@ FAMILIES: dict[str, Family] = {
         masked_words=MaskedWords("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
         pooler="pooler",
         shared_layers=True,
+        classifier=Classifier("albert.pooler", "classifier"),
     ),
     "modernbert": Family(
         layers="layers",
@@ -179,6 +205,7 @@ FAMILIES: dict[str, Family] = {
         token_types=False,
         fused_query_key_value=True,
         pre_norm=True,
+        recordable=False,  # its attention windows are not in the kernel
     ),
 }
 
@@ -280,6 +307,8 @@ class Shape:
     linears: tuple[LinearShape, ...] = field(repr=False)
     weights: tuple[WeightShape, ...] = field(repr=False)
     words: WeightShape = field(repr=False)  # the word embeddings, one of the weights
+    disentangled_attention: bool = False
+    recordable: bool = True
 
     @classmethod
     def of(cls, config: Any) -> Shape:
@@ -324,7 +353,23 @@ class Shape:
             linears=tuple(sorted(linears, key=lambda n: (n.layer, n.site))),
             weights=weights,
             words=next(weight for weight in weights if weight.name == words),
+            disentangled_attention=family.disentangled_attention,
+            recordable=family.recordable,
         )
+
+    def merge_refusal(self, site: str, layer: int) -> str | None:
+        """Why a task's change at a site cannot be merged into a plain model of this base; None: it can be."""
+        if self.shared_layers and layer >= 0:
+            return (
+                f"nothing can be merged into {self.family}: its layers share one set of weights, and a task has "
+                "tensors of its own for each layer."
+            )
+        if self.disentangled_attention and site in ("query", "key"):
+            return (
+                f"query and key cannot be merged into {self.family}: it projects relative positions through the same "
+                "layers, and a task changes what tokens read there, not positions."
+            )
+        return None
 
     def norm(self, site: str, layer: int) -> NormShape | None:
         return next((n for n in self.norms if n.site == site and n.layer == layer), None)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from intarsia.encoder.spec import Spec
+from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -47,7 +48,15 @@ class Slots:
         return views
 
     def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copy one inlay's tensors into a slot."""
+        """Copy one inlay's tensors into a slot. They must be exactly those of the specs: a longer row would reach into
+        the next slot."""
+        given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if given != (wanted := {name: spec.shape for name, spec in self.specs.items()}):
+            name = next(n for n in {**wanted, **given} if wanted.get(n) != given.get(n))
+            raise IntarsiaError(
+                f"the tensor {name!r} has the shape {given.get(name)}, and its method wants {wanted.get(name)} on this "
+                "base (None: no such tensor). The file was not made by this method over this base."
+            )
         if self.specs:
             row = [tensors[name].to(self.buffer.device).reshape(-1) for name in self.specs]
             torch.cat(row, out=self.buffer[slot])

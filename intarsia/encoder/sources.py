@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 from urllib.request import getproxies
 
 import torch
+from safetensors import SafetensorError
 
 from intarsia.encoder.sites import family_of
 from intarsia.errors import EncoderError
@@ -52,24 +54,56 @@ def folder_of(source: str) -> Path | None:
 
 
 def read_model(source: str, folder: Path | None) -> Any:
+    """The model of a folder or a hub name, in float32. Code and pickles that lie beside its weights never run."""
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
-    where, here = str(folder or source), folder is None and offline()
+    where, cached_only = str(folder or source), folder is None and offline()
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(where, local_files_only=here)
-        family_of(config)
-        model, info = AutoModel.from_pretrained(
-            where, dtype=torch.float32, output_loading_info=True, local_files_only=here
-        )
-    except (OSError, ValueError) as error:
-        raise _not_loaded(source, folder, error) from error
+        with _explained(source, folder):
+            config = AutoConfig.from_pretrained(where, local_files_only=cached_only, trust_remote_code=False)
+            family_of(config)
+            _check_config(config, where)
+            model, info = AutoModel.from_pretrained(
+                where, config=config, dtype=torch.float32, output_loading_info=True, local_files_only=cached_only,
+                use_safetensors=True, trust_remote_code=False,
+            )  # fmt: skip
     finally:
         if bars:
             logging.enable_progress_bar()
     return _without_unread(source, model, sorted(info["missing_keys"]))
+
+
+# The largest values that any encoder is expected to have: a damaged config.json must not ask for all memory.
+LARGEST = {
+    "num_hidden_layers": 512,
+    "hidden_size": 65_536,
+    "intermediate_size": 1_048_576,
+    "num_attention_heads": 1_024,
+    "vocab_size": 16_777_216,
+    "max_position_embeddings": 1_048_576,
+    "type_vocab_size": 65_536,
+}
+
+
+def _check_config(config: Any, where: str) -> None:
+    """Raise where a size in config.json cannot be that of an encoder."""
+    for name, largest in LARGEST.items():
+        value = getattr(config, name, None)
+        if value is None or (name == "type_vocab_size" and value == 0):
+            continue
+        if type(value) is not int or not 1 <= value <= largest:
+            raise EncoderError(
+                f"the configuration of {where} is not usable: {name} is {value!r}, and a whole number from 1 to "
+                f"{largest:,} was expected. Restore config.json from the model's source."
+            )
+    if config.hidden_size % config.num_attention_heads:
+        raise EncoderError(
+            f"the configuration of {where} is not usable: its width {config.hidden_size} is not a multiple of its "
+            f"{config.num_attention_heads} attention heads. Restore config.json from the model's source."
+        )
 
 
 def offline() -> bool:
@@ -100,11 +134,24 @@ def _without_unread(source: str, model: Any, missing: Sequence[str]) -> Any:
 
 
 def read_tokenizer(source: str, folder: Path | None) -> Any:
+    """The tokenizer of a folder or a hub name."""
     from transformers import AutoTokenizer
 
+    cached_only = folder is None and offline()
+    with _explained(source, folder):
+        return AutoTokenizer.from_pretrained(
+            str(folder or source), local_files_only=cached_only, trust_remote_code=False
+        )
+
+
+@contextmanager
+def _explained(source: str, folder: Path | None) -> Iterator[None]:
+    """Turn whatever `transformers` raises over a damaged or foreign checkpoint into an `EncoderError`."""
     try:
-        return AutoTokenizer.from_pretrained(str(folder or source), local_files_only=folder is None and offline())
-    except (OSError, ValueError) as error:
+        yield
+    except EncoderError:
+        raise
+    except Exception as error:  # the library raises what its parsers, its HTTP client and torch raise
         raise _not_loaded(source, folder, error) from error
 
 
@@ -112,7 +159,24 @@ def _not_loaded(source: str, folder: Path | None, error: Exception) -> EncoderEr
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if folder is None:
         return EncoderError(
-            f"the encoder {source!r} is neither a local folder nor could it be had from the hub ({reason}). Check the "
+            f"the encoder {source!r} is not a local folder and could not be loaded from the hub ({reason}). Check the "
             "name and the connection, give a local transformers folder, or use the embedded encoder 'minilm'."
+        )
+    if "trust_remote_code" in str(error):
+        return EncoderError(
+            f"the encoder folder {folder} asks to run Python code of its own, which Intarsia never runs. Use a "
+            "model of a family that `transformers` itself implements."
+        )
+    pickled = sorted(path.name for path in folder.glob("*.bin"))
+    if pickled and not any(folder.glob("*.safetensors")):
+        return EncoderError(
+            f"the encoder folder {folder} holds its weights as a pickle ({pickled[0]}), which can run any code and is "
+            "never opened. Save the model with `save_pretrained` in safetensors format first."
+        )
+    weights = folder / "model.safetensors"
+    if isinstance(error, SafetensorError):
+        size = f"{weights.stat().st_size:,} bytes" if weights.is_file() else "no file"
+        return EncoderError(
+            f"the weights {weights} are damaged or cut short ({size}: {reason}). Download the model again."
         )
     return EncoderError(f"the encoder folder {folder} could not be read: {reason}")

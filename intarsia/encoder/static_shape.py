@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceOwners:
-    """Which slot owns which tokens of a pass of fixed shape. Stands where `owners.Owners` stands in other passes."""
+    """Which slot owns which tokens of a pass of fixed shape: the `Ownership` of recorded passes."""
 
     layout: Layout
     low_precision: Mapping[str, Tensor]  # the stack's tensors in the base's precision, [slots, …]; same names
+
+    @property
+    def slots(self) -> range:
+        return range(self.layout.slots)  # the host does not know which of them own tokens
+
+    @cached_property
+    def owner_of_token(self) -> Tensor:
+        """[tokens]; padding has an owner too."""
+        tiles = self.layout.tile_slot.long()  # every token of a tile has the same owner
+        return tiles[:, None].expand(-1, self.layout.align).reshape(-1)
 
     def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
         from intarsia.kernels import rows
@@ -48,7 +59,6 @@ class DeviceOwners:
         p: float = 0.0,
         noise: Noise | None = None,
     ) -> Tensor:
-        """`p`: of the dropout that is applied to h, which is x, on the way."""
         from intarsia.kernels import bottleneck
 
         down, up = f"{name}.down", f"{name}.up"
@@ -71,6 +81,11 @@ class DeviceOwners:
         from intarsia.kernels import norm
 
         return norm.layer_norm(x, gain, bias, eps, self.layout)
+
+    def batch_norm(
+        self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
+    ) -> Tensor:
+        raise RuntimeError("a recorded pass has no BatchNorm: `recordable` of a method that calls it must be False")
 
 
 @dataclass(frozen=True)

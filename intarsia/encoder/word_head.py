@@ -37,7 +37,9 @@ def _read(checkpoint: str) -> tuple[Any, set[str]]:
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # a checkpoint without such a layer is no reason for alarm
     try:
-        model, info = AutoModelForMaskedLM.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            checkpoint, dtype=torch.float32, output_loading_info=True, use_safetensors=True, trust_remote_code=False
+        )
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,22 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia.errors import IntarsiaError
 from intarsia.lab import cost
-from intarsia.methods import PRESETS, Method, Pfeiffer, parse, short_name, to_dict
+from intarsia.methods import PRESETS, Full, Method, parse, short_name, to_dict
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sites import Shape
-
-ALIASES = ("bottleneck",)
-# What presets train that are an option of a method which trains something else without it.
-_WORDS = {
-    "single": "a bottleneck behind each feed-forward, LayerNorms",
-    "attention-only": "a bottleneck behind each attention, LayerNorms",
-    "parallel": "two bottlenecks a layer, in parallel, LayerNorms",
-    "features": "the head, on frozen features",
-    "features-mlp": "a hidden layer on frozen features",
-    "features-mix": "a mix of all layers' frozen features",
-}
 
 
 @dataclass(frozen=True)
@@ -56,6 +44,11 @@ class Catalogue:
     measured: bool
     methods: tuple[Listed, ...]
 
+    @property
+    def full_seconds(self) -> float:
+        """Of a step of full fine-tuning, where steps were timed: what their cost is relative to."""
+        return next(m.step_seconds or 0.0 for m in self.methods if m.method["type"] == Full.name)
+
     def to_dict(self) -> dict[str, Any]:
         cost_of = "timed" if self.measured else "estimated"
         return {
@@ -77,7 +70,7 @@ def catalogue(
     if measure and not isinstance(given, Encoder):
         given = Encoder.load(given)
     shape = given.shape if isinstance(given, Encoder) else shape_of(given)
-    methods = {name: parse(name) for name in PRESETS if name not in ALIASES}
+    methods = {name: parse(name) for name, preset in PRESETS.items() if not preset.alias}
     reasons = {name: _reason(method, shape) for name, method in methods.items()}
     timed: dict[str, cost.StepTime] = {}
     if measure and isinstance(given, Encoder):
@@ -118,10 +111,7 @@ def shape_of(source: str | Path) -> Shape:
 
 def sized_name(preset: str, shape: Shape) -> str:
     """A preset's name with its default size: houlsby-64, lt-sft-0.5%."""
-    method = parse(preset)
-    if isinstance(method, Pfeiffer):
-        method = dataclasses.replace(method, size=method.width(shape))
-    return short_name(to_dict(method))
+    return short_name(to_dict(parse(preset).sized(shape)))
 
 
 def _reason(method: Method, shape: Shape) -> str | None:
@@ -133,7 +123,7 @@ def _reason(method: Method, shape: Shape) -> str | None:
 
 
 def _listed(preset: str, method: Method, shape: Shape, reason: str | None, timed: cost.StepTime | None) -> Listed:
-    name, words = sized_name(preset, shape), _WORDS.get(preset, method.trains)
+    name, words = sized_name(preset, shape), PRESETS[preset].trains or method.trains
     if reason is not None:
         return Listed(name, to_dict(method), method.paper, words, False, False, reason=reason)
     count = method.count(shape)
@@ -153,9 +143,5 @@ def _listed(preset: str, method: Method, shape: Shape, reason: str | None, timed
 
 
 def mergeable(method: Method, shape: Shape) -> bool:
-    """Whether a plain model can hold what the method learns on this base: layers that share weights cannot, and
-    DeBERTa reads relative positions through query and key."""
-    inside = {site for site, layer in method.places(shape) if layer >= 0}
-    if inside and (shape.shared_layers or (shape.family == "deberta-v2" and inside & {"query", "key"})):
-        return False
-    return method.mergeable
+    """Whether a plain model can hold what the method learns on this base."""
+    return method.mergeable and not any(shape.merge_refusal(site, layer) for site, layer in method.places(shape))

@@ -60,7 +60,7 @@ def compare(
     """
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
-    from intarsia.lab.written import write
+    from intarsia.lab.comparison_files import write
     from intarsia.tasks.heads import Head
     from intarsia.tasks.kind_registry import default_length
 

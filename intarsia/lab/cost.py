@@ -52,7 +52,7 @@ def estimate(method: Method, shape: Shape) -> float:
     back = sum(n.inputs * n.outputs for n in shape.linears if 4 * n.layer + _READS[n.site] >= lowest)
     layers = {layer for w in weights if len(w.shape) > 1 for layer in w.layers}
     trained = sum(n.inputs * n.outputs for n in shape.linears if n.layer in layers)
-    return (forward + back + trained + 3 * _own_matrices(method, shape)) / (3 * forward)
+    return (forward + back + trained + 3 * method.matrices(shape)) / (3 * forward)
 
 
 def steps(method: Method, shape: Shape) -> float:
@@ -76,16 +76,6 @@ def _first_readers(method: Method, shape: Shape, weights: Iterable[WeightShape])
             yield behind if site == "final.norm" else 0
     for weight in weights:  # a layer's first matrices read nothing trained in it
         yield behind if weight.behind else 4 * min(weight.layers) + 1 if weight.layers else 0
-
-
-def _own_matrices(method: Method, shape: Shape) -> int:
-    """Weights of the method's own matrices that each token meets; one shared by all layers is met in each."""
-    layers = getattr(method, "layers", None) or range(shape.layers)
-    found = 0
-    for name, spec in method.tensors(shape).items():
-        if len(spec.shape) == 2 and spec.start != "base" and name.endswith(".weight"):
-            found += spec.size * (1 if name[0].isdigit() else len(layers))
-    return found
 
 
 def measure(

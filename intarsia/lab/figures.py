@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from intarsia.lab.labels import Box, put_labels
 from intarsia.lab.report import COLOURS, new_figure, tidy
+from intarsia.methods import METHODS, Full, Method
+from intarsia.methods.method import Category
 from intarsia.tasks.metrics import title_of
 
 if TYPE_CHECKING:
@@ -17,14 +19,8 @@ if TYPE_CHECKING:
 
 _GREY = "#555555"
 _MANY = 12  # points: so many may need a smaller scale for those that are far from the others
-# Kinds of methods: colour and marker say the same, for those who cannot tell the colours apart.
-_KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "modules of its own": (COLOURS[0], "o", ("bottleneck", "pfeiffer", "bapna", "pal")),
-    "changes inside layers": (COLOURS[1], "s", ("lora", "ia3", "prefix")),
-    "weights of the base": (COLOURS[2], "^", ("bitfit", "layernorm", "top", "full")),
-    "a sparse difference": (COLOURS[3], "D", ("lt-sft", "diff-pruning")),
-    "frozen features": (COLOURS[4], "v", ("features",)),
-}
+# How categories of methods look: colour and marker say the same, for those who cannot tell the colours apart.
+_LOOKS: dict[str, tuple[str, str]] = dict(zip(get_args(Category), zip(COLOURS, "os^Dv", strict=False), strict=True))
 
 
 class Point(NamedTuple):
@@ -33,9 +29,8 @@ class Point(NamedTuple):
     score: Score
 
     @property
-    def kind(self) -> str:
-        found = (kind for kind, (_, _, names) in _KINDS.items() if self.row.method["type"] in names)
-        return next(found, next(iter(_KINDS)))
+    def category(self) -> str:
+        return METHODS.get(self.row.method["type"], Method).category
 
 
 def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
@@ -46,7 +41,7 @@ def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
     axes = figure.add_subplot()
     for p in points:
         value, low, high = (100 * v for v in p.score[:3])
-        colour, marker, _ = _KINDS[p.kind]
+        colour, marker = _LOOKS[p.category]
         axes.vlines(p.x, low, high, color=colour, linewidth=1.2, alpha=0.6, zorder=3)
         axes.plot([p.x, p.x], [low, high], marker="_", markersize=7, linestyle="", color=colour, alpha=0.6, zorder=3)
         axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
@@ -59,10 +54,10 @@ def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
     axes.set_title(about, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     _ticks(axes, below)
-    _legend(figure, {p.kind for p in points})
+    _legend(figure, {p.category for p in points})
     figure.draw_without_rendering()  # the layout is settled: now it is known what is where
     if points:
-        named = [(p.x, 100 * p.score.value, p.row.name, _KINDS[p.kind][0]) for p in points]
+        named = [(p.x, 100 * p.score.value, p.row.name, _LOOKS[p.category][0]) for p in points]
         marks = [_pixels(axes, x, x, y, y).grown(6) for x, y, _, _ in named]
         taken = [_pixels(axes, p.x, p.x, 100 * p.score.low, 100 * p.score.high).grown(2) for p in points]
         taken += [_pixels(axes, *axes.get_xlim(), y, y).grown(1) for y in lines]
@@ -181,12 +176,12 @@ def _ticks(axes: Axes, below: float | None) -> None:
     axes.set_yticks([tick for tick in ticks if low <= tick <= min(high, 100)])
 
 
-def _legend(figure: Figure, kinds: set[str]) -> None:
+def _legend(figure: Figure, categories: set[str]) -> None:
     from matplotlib.lines import Line2D
 
-    if len(kinds) > 1:
-        shown = {kind: look for kind, look in _KINDS.items() if kind in kinds}
-        handles = [Line2D([], [], color=c, marker=m, linestyle="", label=kind) for kind, (c, m, _) in shown.items()]
+    if len(categories) > 1:
+        shown = {category: look for category, look in _LOOKS.items() if category in categories}
+        handles = [Line2D([], [], color=c, marker=m, linestyle="", label=name) for name, (c, m) in shown.items()]
         figure.legend(
             handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, frameon=False, handletextpad=0.2
         )
@@ -194,7 +189,7 @@ def _legend(figure: Figure, kinds: set[str]) -> None:
 
 def _lines(axes: Axes, found: Comparison) -> list[float]:
     """Full fine-tuning dashed, and the best model without a transformer dotted; named at the edge. Their heights."""
-    full = next((row.score for row in found.rows if row.method["type"] == "full"), None)
+    full = next((row.score for row in found.rows if row.method["type"] == Full.name), None)
     wanted = ((full, "--", "full fine-tuning"), (found.baseline_score, ":", "no BERT"))
     lines = [(100 * score.value, style, name) for score, style, name in wanted if score is not None]
     for y, style, _ in lines:

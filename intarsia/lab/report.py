@@ -1,4 +1,4 @@
-"""One self-contained HTML page: text, tables, and figures drawn into the page itself."""
+"""A self-contained HTML page with text, tables and inline SVG figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intarsia.errors import check_extra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+# The palette of Okabe and Ito: distinguishable for colour-blind readers and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 _STYLE = """
@@ -34,7 +34,7 @@ p.note { color: #555; font-size: 0.9rem; margin: 0.3rem 0; }
 
 
 class Page:
-    """Collects parts, in order."""
+    """An HTML page that is built part by part, from top to bottom."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -48,9 +48,14 @@ class Page:
         self.parts.append(f"<p{css}>{html.escape(text)}</p>")
 
     def table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), sums: int = 0
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        left: Sequence[int] = (0,),
+        summary_rows: int = 0,
     ) -> None:
-        """`left`: columns of words. `sums`: so many rows at the end are about the others."""
+        """Add a table. `left` lists the left-aligned columns. The last `summary_rows` rows become the footer."""
 
         def cell(tag: str, i: int, value: str) -> str:
             css = ' class="left"' if i in left else ""
@@ -58,7 +63,8 @@ class Page:
 
         head = "".join(cell("th", i, c) for i, c in enumerate(columns))
         lines = ["<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows]
-        body, foot = "".join(lines[: len(lines) - sums]), "".join(lines[len(lines) - sums :])
+        count = len(lines) - summary_rows
+        body, foot = "".join(lines[:count]), "".join(lines[count:])
         foot = f"<tfoot>{foot}</tfoot>" if foot else ""
         self.parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>")
 
@@ -75,27 +81,27 @@ class Page:
 
 
 def svg(figure: Figure) -> bytes:
-    """The same for the same figure, whenever it is drawn."""
+    """Return the SVG of a figure. Equal figures give equal bytes."""
     import matplotlib
 
-    made = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "intarsia"}):  # else elements get random names
-        figure.savefig(made, format="svg", bbox_inches="tight", metadata={"Date": None})
-    return made.getvalue()
+    output = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "intarsia"}):  # without it, element ids are random
+        figure.savefig(output, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return output.getvalue()
 
 
 def _inline(figure: Figure) -> str:
     text = svg(figure).decode()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)  # it names addresses, and nothing reads it
-    # Several figures stand in one page: their element names must not collide.
-    mark = f"f{zlib.crc32(text.encode())}-"
-    text = re.sub(r'\bid="', f'id="{mark}', text)
-    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)  # contains URLs, and browsers ignore it
+    # A page has several figures: their element ids must not collide.
+    prefix = f"f{zlib.crc32(text.encode())}-"
+    text = re.sub(r'\bid="', f'id="{prefix}', text)
+    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}", text)
 
 
 def new_figure(width: float = 7.0, height: float = 3.2) -> Figure:
-    """An empty figure in the common style, without any window system."""
+    """Return an empty figure in the common style. Needs no window system."""
     check_extra("lab", "matplotlib")
     from matplotlib.figure import Figure
 
@@ -103,7 +109,7 @@ def new_figure(width: float = 7.0, height: float = 3.2) -> Figure:
 
 
 def tidy(axes: object) -> None:
-    """Only the axes that carry figures, and a light grid."""
+    """Hide the top and right spines, and draw a light grid."""
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)

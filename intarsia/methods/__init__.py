@@ -1,67 +1,37 @@
-"""The methods, one paper a file. Adding one touches its own file, its test, and the registry below."""
+"""The methods, one paper a file. Adding one touches its own file, its test, and one line of `registry.py`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from intarsia.errors import IntarsiaError
-from intarsia.methods.bapna import Bapna
-from intarsia.methods.bitfit import BitFit
-from intarsia.methods.bottleneck import Bottleneck
-from intarsia.methods.diff_pruning import DiffPruning
-from intarsia.methods.features import Features
-from intarsia.methods.full import Full
-from intarsia.methods.ia3 import IA3
-from intarsia.methods.lora import LoRA
-from intarsia.methods.lottery_ticket import LotteryTicket
-from intarsia.methods.method import Method, Spec, running_key, to_dict
-from intarsia.methods.norms import LayerNorms
-from intarsia.methods.pal import PAL
-from intarsia.methods.pfeiffer import Pfeiffer
-from intarsia.methods.prefix import Prefix
-from intarsia.methods.top_layers import TopLayers
+from intarsia.methods import registry
+from intarsia.methods.method import Method as Method
+from intarsia.methods.method import Preset as Preset
+from intarsia.methods.method import Spec as Spec
+from intarsia.methods.method import running_key as running_key
+from intarsia.methods.method import to_dict as to_dict
+from intarsia.methods.registry import *  # noqa: F403
 
-_KINDS: tuple[type[Method], ...] = (
-    Bottleneck, Pfeiffer, Bapna, PAL, LoRA, IA3, Prefix, BitFit, LayerNorms,
-    LotteryTicket, DiffPruning, TopLayers, Full, Features,
-)  # fmt: skip
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in _KINDS}
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A name on the command line: a method, the option that a number after the dash sets, and others set already."""
-
-    kind: type[Method]
-    size: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-PRESETS: dict[str, Preset] = {
-    "houlsby": Preset(Bottleneck, "size"),
-    "bottleneck": Preset(Bottleneck, "size"),
-    "pfeiffer": Preset(Pfeiffer, "size"),
-    "bapna": Preset(Bapna, "size"),
-    "single": Preset(Bottleneck, "size", {"places_in_layer": "ffn"}),
-    "attention-only": Preset(Bottleneck, "size", {"places_in_layer": "attention"}),
-    "parallel": Preset(Bottleneck, "size", {"parallel": True}),
-    "pal": Preset(PAL, "width"),
-    "lora": Preset(LoRA, "rank"),
-    "ia3": Preset(IA3),
-    "prefix": Preset(Prefix, "size"),
-    "bitfit": Preset(BitFit),
-    "layernorm": Preset(LayerNorms),
-    "lt-sft": Preset(LotteryTicket, "share"),
-    "diff-pruning": Preset(DiffPruning, "share"),
-    "top": Preset(TopLayers, "number"),
-    "full": Preset(Full),
-    "features": Preset(Features),
-    "features-mlp": Preset(Features, "hidden", {"hidden": 256}),
-    "features-mix": Preset(Features, None, {"mix": True}),
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in vars(registry).values() if isinstance(kind, type) and issubclass(kind, Method)
 }
+_OF_PRESET = {name: kind for kind in METHODS.values() for name in kind.presets}
+
+
+def _listed() -> dict[str, Preset]:
+    """All presets, in the order in which they are listed."""
+    found = {name: preset for kind in METHODS.values() for name, preset in kind.presets.items()}
+    names = [name for name, preset in found.items() if preset.after is None]
+    for name, preset in found.items():
+        if preset.after is not None:
+            names.insert(names.index(preset.after) + 1, name)
+    return {name: found[name] for name in names}
+
+
+PRESETS = _listed()
 
 
 def from_dict(config: dict[str, Any]) -> Method:
@@ -86,16 +56,17 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
             f"the method {text!r} is not known; known methods: {', '.join(PRESETS)}; with a size as in houlsby-64."
         )
     name = max(names, key=len)
-    preset, sized, size = PRESETS[name], text != name, text.removeprefix(name).removeprefix("-")
+    kind, preset = _OF_PRESET[name], PRESETS[name]
+    sized, size = text != name, text.removeprefix(name).removeprefix("-")
     if sized and preset.size is None:
         raise IntarsiaError(f"the method {name} has no size, so {text!r} cannot be read: write {name}.")
-    fields = {f.name: str(f.type) for f in dataclasses.fields(preset.kind)}  # type: ignore[arg-type]
+    fields = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if sized else []), *options])
     unknown = sorted(set(values) - set(fields))
     if unknown:
         has = f"it has: {', '.join(fields)}" if fields else "it has none"
         raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {has}.")
-    return preset.kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
+    return kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
 
 
 def short_name(config: Mapping[str, Any]) -> str:
@@ -103,11 +74,10 @@ def short_name(config: Mapping[str, Any]) -> str:
 
     def fits(preset: Preset) -> bool:
         told = preset.options.items()
-        return preset.kind.name == config["type"] and all(
-            bool(config.get(k)) if k == preset.size else config.get(k) == v for k, v in told
-        )
+        return all(bool(config.get(k)) if k == preset.size else config.get(k) == v for k, v in told)
 
-    found = [(name, preset) for name, preset in PRESETS.items() if fits(preset)]
+    known = METHODS[config["type"]].presets if config["type"] in METHODS else {}
+    found = [(name, preset) for name, preset in known.items() if fits(preset)]
     if not found:
         return str(config["type"])
     name, preset = max(found, key=lambda pair: len(pair[1].options))  # of equal ones the first
@@ -158,10 +128,3 @@ def layer_span(text: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         layers += range(int(first), int(last or first) + 1)
     return tuple(layers)
-
-
-__all__ = [
-    "IA3", "METHODS", "PAL", "PRESETS", "Bapna", "BitFit", "Bottleneck", "DiffPruning", "Features", "Full",
-    "LayerNorms", "LoRA", "LotteryTicket", "Method", "Pfeiffer", "Prefix", "Preset", "Spec", "TopLayers",
-    "from_dict", "full_name", "parse", "running_key", "short_name", "to_dict",
-]  # fmt: skip

@@ -5,13 +5,14 @@ y = x + W_up relu(W_down LN(x) + b_down) + b_up. 2md + m + d + 2d parameters a l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import LAYER_OUTPUT
 from intarsia.errors import check_choice
 from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
-from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,12 +35,16 @@ class Bapna(Method):
     name: ClassVar[str] = "bapna"
     paper: ClassVar[str] = "Bapna & Firat 2019"
     trains: ClassVar[str] = "LayerNorm and bottleneck behind each layer"
+    presets: ClassVar[Mapping[str, Preset]] = {"bapna": Preset("size")}
     training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATIONS)
         check_least(size=(self.size, 1), std=(self.std, 0))
         sorted_layers(self)
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((LAYER_OUTPUT, layer) for layer in chosen_layers(self.layers, shape))

@@ -6,13 +6,13 @@ and exactly h at the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE
 from intarsia.errors import IntarsiaError, check_choice
-from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +34,8 @@ class BitFit(Method):
     name: ClassVar[str] = "bitfit"
     paper: ClassVar[str] = "Ben Zaken et al. 2021"
     trains: ClassVar[str] = "every bias"
+    presets: ClassVar[Mapping[str, Preset]] = {"bitfit": Preset()}
+    category: ClassVar[Category] = "weights of the base"
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 4e-4, "epochs": 16, "batch_size": 8}
 
@@ -45,6 +47,9 @@ class BitFit(Method):
     @property
     def touches_rows(self) -> bool:
         return self.pooler
+
+    def recordable(self, shape: Shape) -> bool:
+        return not self.pooler  # recorded heads read through the base's pooler, or one of their own
 
     def check(self, shape: Shape) -> None:
         if not self.count(shape):

@@ -10,13 +10,13 @@ attention only, parallel to the sub-layer, multiplicative.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
 from intarsia.errors import check_choice
-from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Preset, Spec, Tensors, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
 ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
 _INNER_NORMS = ("none", "layer", "batch")
+PADDED_SIZES = (64, 256)  # in recorded passes smaller adapters are padded to these sizes
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,19 @@ class Bottleneck(Method):
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "two bottlenecks a layer, LayerNorms"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "houlsby": Preset("size"),
+        "bottleneck": Preset("size", alias=True),
+        "single": Preset(
+            "size", {"places_in_layer": "ffn"}, "a bottleneck behind each feed-forward, LayerNorms", after="bapna"
+        ),
+        "attention-only": Preset(
+            "size", {"places_in_layer": "attention"}, "a bottleneck behind each attention, LayerNorms", after="single"
+        ),
+        "parallel": Preset(
+            "size", {"parallel": True}, "two bottlenecks a layer, in parallel, LayerNorms", after="attention-only"
+        ),
+    }
     training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
@@ -69,6 +83,27 @@ class Bottleneck(Method):
     @property
     def wants(self) -> tuple[str, ...]:
         return ("sublayer_input",) if self.parallel else ()
+
+    def recordable(self, shape: Shape) -> bool:
+        return self.inner_norm != "batch"  # each owner's statistics are taken from its own slice
+
+    def in_slots_of(self) -> Method:
+        """Adapters of 8 units take slots of 64, of which the rest is 0. That is exact: a unit of zeros gives zeros
+        (every activation here is 0 at 0), gets no gradient and takes no part in the gradient's norm, so it stays 0."""
+        if self.inner_norm != "none" or self.multiplicative:
+            return self
+        size = next((padded for padded in PADDED_SIZES if self.size <= padded), self.size)
+        return replace(self, size=size, std=0.0)
+
+    @property
+    def wide(self) -> bool:
+        return self.size > PADDED_SIZES[0]
+
+    def without_layers(self, tensors: Tensors, first: int, last: int) -> dict[str, Tensor]:
+        """With ways up of zeros, which make adapters the identity. Tuned LayerNorms stay."""
+        sites = _PLACES[self.places_in_layer]
+        gone = tuple(f"{layer}.{site}.up." for layer in range(first, last + 1) for site in sites)
+        return {name: t.new_zeros(t.shape) if name.startswith(gone) else t for name, t in tensors.items()}
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         norms = {(n.site, n.layer) for n in self._trained_norms(shape)}

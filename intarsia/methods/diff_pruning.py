@@ -7,11 +7,12 @@ trained on with the mask fixed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Ending, Method, Phase, Plain, Spec, Tensors, check_least
+from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
 from intarsia.methods.sparse import added, entries_of, largest, split
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class DiffPruning(Method):
     name: ClassVar[str] = "diff-pruning"
     paper: ClassVar[str] = "Guo et al. 2020"
     trains: ClassVar[str] = "entries of the base, chosen by gates"
+    presets: ClassVar[Mapping[str, Preset]] = {"diff-pruning": Preset("share")}
+    category: ClassVar[Category] = "a sparse difference"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
     training_only: ClassVar[tuple[str, ...]] = (
@@ -50,6 +53,9 @@ class DiffPruning(Method):
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
         check_least(entries=(self.entries, 1), penalty_weight=(self.penalty_weight, 0))
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def trained(self, shape: Shape) -> tuple[WeightShape, ...]:
         return shape.weights

@@ -5,11 +5,12 @@ Linear on the pooled row; with one hidden layer (`hidden`); on the last layer, o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LAYER_OUTPUT, OUTSIDE
-from intarsia.methods.method import Method, Spec, Tensors, check_least
+from intarsia.methods.method import Category, Method, Preset, Spec, Tensors, check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,12 @@ class Features(Method):
     name: ClassVar[str] = "features"
     paper: ClassVar[str] = "Peters et al. 2019"
     trains: ClassVar[str] = "a model on frozen features"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "features": Preset(trains="the head, on frozen features"),
+        "features-mlp": Preset("hidden", {"hidden": 256}, "a hidden layer on frozen features"),
+        "features-mix": Preset(None, {"mix": True}, "a mix of all layers' frozen features"),
+    }
+    category: ClassVar[Category] = "frozen features"
     cached: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "epochs": 30, "bias_correction": False}
 
@@ -37,6 +44,9 @@ class Features(Method):
     @property
     def touches_rows(self) -> bool:
         return self.hidden > 0
+
+    def recordable(self, shape: Shape) -> bool:
+        return not self.hidden  # recorded heads read the pooled rows as they are
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         if not self.mix:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.methods.method import Method, Plain, Spec, Tensors
+from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,9 +24,14 @@ class Full(Method):
     name: ClassVar[str] = "full"
     paper: ClassVar[str] = "Devlin et al. 2019"
     trains: ClassVar[str] = "the whole base"
+    presets: ClassVar[Mapping[str, Preset]] = {"full": Preset()}
+    category: ClassVar[Category] = "weights of the base"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 2e-5, "epochs": 5, "bias_correction": False}
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def trained(self, shape: Shape) -> Iterable[WeightShape]:
         return shape.weights

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,11 +26,16 @@ class IA3(Method):
     name: ClassVar[str] = "ia3"
     paper: ClassVar[str] = "Liu et al. 2022"
     trains: ClassVar[str] = "gains on keys, values, inner units"
+    presets: ClassVar[Mapping[str, Preset]] = {"ia3": Preset()}
+    category: ClassVar[Category] = "changes inside layers"
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "bias_correction": False}
 
     def __post_init__(self) -> None:
         sorted_layers(self)
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((site, layer) for site, layer, _ in self._gains(shape))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES, LinearShape
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import (
+    Category,
     Method,
     Plain,
+    Preset,
     Spec,
     Tensors,
     check_dropout,
@@ -39,6 +41,8 @@ class LoRA(Method):
     name: ClassVar[str] = "lora"
     paper: ClassVar[str] = "Hu et al. 2021"
     trains: ClassVar[str] = "low-rank differences of query and value"
+    presets: ClassVar[Mapping[str, Preset]] = {"lora": Preset("rank")}
+    category: ClassVar[Category] = "changes inside layers"
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
@@ -51,6 +55,9 @@ class LoRA(Method):
         check_least(rank=(self.rank, 1))
         check_dropout(self.dropout)
         sorted_layers(self)
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((n.site, n.layer) for n in self._linears(shape))

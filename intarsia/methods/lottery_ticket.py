@@ -6,12 +6,13 @@ fine-tune again, those K entries alone. LayerNorms are frozen. Differences of se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods.full import whole_specs, whole_weights
-from intarsia.methods.method import Ending, Method, Phase, Plain, Spec, Tensors, check_least
+from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
 from intarsia.methods.sparse import added, entries_of, largest, split
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class LotteryTicket(Method):
     name: ClassVar[str] = "lt-sft"
     paper: ClassVar[str] = "Ansell et al. 2021"
     trains: ClassVar[str] = "the entries of the base that move most"
+    presets: ClassVar[Mapping[str, Preset]] = {"lt-sft": Preset("share")}
+    category: ClassVar[Category] = "a sparse difference"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
     training_only: ClassVar[tuple[str, ...]] = ("l1", "rounds", "sparse_rate")
@@ -44,6 +47,9 @@ class LotteryTicket(Method):
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
         check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries, 1))
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def trained(self, shape: Shape) -> list[WeightShape]:
         return [w for w in shape.weights if self.norms or not w.norm]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intarsia.encoder.spec import BaseTensor, Spec
 from intarsia.errors import IntarsiaError
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from intarsia.encoder.sites import Shape, WeightShape
 
 Tensors = Mapping[str, "Tensor"]
+Category = Literal[
+    "modules of its own", "changes inside layers", "weights of the base", "a sparse difference", "frozen features"
+]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A name of a method on the command line."""
+
+    size: str | None = None  # the option that a number after the name and a dash sets
+    options: Mapping[str, Any] = field(default_factory=dict)  # set already
+    trains: str | None = None  # what it trains, where that is not the method's own `trains`
+    alias: bool = False  # a second name for another preset: it is not listed
+    after: str | None = None  # the preset that it is listed behind; None: in the method's place
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,8 @@ class Method:
     serving. A method acts at sites, on its own tokens; or (`changes_base`) it trains weights of the base itself."""
 
     name: ClassVar[str]  # in stored inlays
+    presets: ClassVar[Mapping[str, Preset]]  # its names on the command line
+    category: ClassVar[Category] = "modules of its own"  # how figures mark it
     paper: ClassVar[str] = ""
     trains: ClassVar[str] = ""  # in a few words
     training_only: ClassVar[tuple[str, ...]] = ()  # options that only say how training goes, not what is computed
@@ -56,6 +72,35 @@ class Method:
 
     def check(self, shape: Shape) -> None:
         """Raise, with the reason, where the method cannot work on a base of this shape."""
+
+    def recordable(self, shape: Shape) -> bool:
+        """Whether its passes on a GPU may be recorded as a CUDA graph: `output` and `norm` must not wait for the device
+        nor depend on which slots own tokens, and `view.batch_norm` is not available. A method that does not say so runs
+        eagerly, with the same results."""
+        return False
+
+    def in_slots_of(self) -> Method:
+        """The method whose slots it takes in recorded passes: methods of different sizes may share slots of the largest
+        size, if what is left over stays 0 and has no effect."""
+        return self
+
+    @property
+    def wide(self) -> bool:
+        """Whether its products are large enough for the larger tiles of recorded passes."""
+        return False
+
+    def sized(self, shape: Shape) -> Method:
+        """The same method with its size set, where the base decides it."""
+        return self
+
+    def matrices(self, shape: Shape) -> int:
+        """Weights of its own matrices that each token is multiplied with."""
+        specs = self.tensors(shape).values()
+        return sum(spec.size for spec in specs if len(spec.shape) == 2 and spec.start != "base")
+
+    def without_layers(self, tensors: Tensors, first: int, last: int) -> dict[str, Tensor]:
+        """One owner's tensors, changed so that its modules in the layers from `first` to `last` have no effect."""
+        raise IntarsiaError(f"{self.name} cannot be taken out of single layers.")
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         """The (site, layer) pairs where the method acts."""
@@ -148,16 +193,9 @@ class Plain:
 
     def at(self, site: str, layer: int, kind: str) -> Tensor:
         """The `weight` or `bias` at a site, to be written to."""
-        if self.shape.shared_layers and layer >= 0:
-            raise IntarsiaError(
-                f"nothing can be merged into {self.shape.family}: its layers share one set of weights, and a task has "
-                "tensors of its own for each layer."
-            )
-        if self.shape.family == "deberta-v2" and site in ("query", "key"):
-            raise IntarsiaError(
-                "query and key cannot be merged into deberta-v2: it projects relative positions through the same "
-                "layers, and a task changes what tokens read there, not positions."
-            )
+        refusal = self.shape.merge_refusal(site, layer)
+        if refusal is not None:
+            raise IntarsiaError(refusal)
         found = self._at_site(site, layer, kind)
         return self.whole(found.parameter)[found.rows]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import OUTSIDE, NormShape
-from intarsia.methods.method import Method, Plain, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,11 +26,16 @@ class LayerNorms(Method):
     name: ClassVar[str] = "layernorm"
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "every LayerNorm"
+    presets: ClassVar[Mapping[str, Preset]] = {"layernorm": Preset()}
+    category: ClassVar[Category] = "weights of the base"
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-3}
 
     def __post_init__(self) -> None:
         sorted_layers(self)
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((n.site, n.layer) for n in self._norms(shape))

@@ -8,12 +8,13 @@ of the task are trained too. 1,819,836 parameters for BERT-base, without them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import FFN_OUTPUT, NormShape
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Method, Spec, check_dropout, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Preset, Spec, check_dropout, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class PAL(Method):
     name: ClassVar[str] = "pal"
     paper: ClassVar[str] = "Stickland & Murray 2019"
     trains: ClassVar[str] = "a narrow attention beside each layer, LayerNorms"
+    presets: ClassVar[Mapping[str, Preset]] = {"pal": Preset("width")}
     training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
 
     def __post_init__(self) -> None:
@@ -49,6 +51,13 @@ class PAL(Method):
     @property
     def wants(self) -> tuple[str, ...]:
         return ("layer_input",)
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
+
+    def matrices(self, shape: Shape) -> int:
+        d, w = shape.width, self.width  # a token meets V_E and V_D, which all layers share, in each of them
+        return len(chosen_layers(self.layers, shape)) * (2 * d * w + 3 * w * w)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         own = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}

@@ -6,13 +6,14 @@ then LN(h' + a): the same frozen LayerNorm twice. No LayerNorm is trained.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
-from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,7 @@ class Pfeiffer(Method):
     name: ClassVar[str] = "pfeiffer"
     paper: ClassVar[str] = "Pfeiffer et al. 2021"
     trains: ClassVar[str] = "one bottleneck a layer"
+    presets: ClassVar[Mapping[str, Preset]] = {"pfeiffer": Preset("size")}
     training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
@@ -53,6 +55,12 @@ class Pfeiffer(Method):
                 f"Pfeiffer adapters do not work on {shape.family}: they read through the LayerNorm behind the "
                 "feed-forward sub-layer, and this base normalises in front of it. Use single or houlsby."
             )
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
+
+    def sized(self, shape: Shape) -> Method:
+        return replace(self, size=self.width(shape))
 
     def width(self, shape: Shape) -> int:
         return self.size or max(1, shape.width // self.reduction)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Method, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.kernels import LONGEST_PREFIX
+from intarsia.methods.method import Category, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from intarsia.encoder.sites import Shape
@@ -24,6 +26,8 @@ class Prefix(Method):
     name: ClassVar[str] = "prefix"
     paper: ClassVar[str] = "Li & Liang 2021"
     trains: ClassVar[str] = "keys and values in front of each layer"
+    presets: ClassVar[Mapping[str, Preset]] = {"prefix": Preset("size")}
+    category: ClassVar[Category] = "changes inside layers"
     training_only: ClassVar[tuple[str, ...]] = ("std",)
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2}
 
@@ -32,11 +36,17 @@ class Prefix(Method):
         sorted_layers(self)
 
     def check(self, shape: Shape) -> None:
-        if shape.family == "deberta-v2":
+        if shape.disentangled_attention:
             raise IntarsiaError(
-                "prefix tuning does not work on deberta-v2: its attention scores depend on relative positions inside "
-                "its own module, and a prefix has none."
+                f"prefix tuning does not work on {shape.family}: its attention scores depend on relative positions "
+                "inside its own module, and a prefix has none."
             )
+
+    def recordable(self, shape: Shape) -> bool:
+        return self.size <= LONGEST_PREFIX
+
+    def matrices(self, shape: Shape) -> int:
+        return 0  # tokens attend to its tensors
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((PREFIX, layer) for layer in chosen_layers(self.layers, shape))

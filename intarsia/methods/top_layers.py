@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods.full import Full
-from intarsia.methods.method import check_least
+from intarsia.methods.method import Preset, check_least
 
 if TYPE_CHECKING:
     from intarsia.encoder.sites import Shape, WeightShape
@@ -22,6 +23,7 @@ class TopLayers(Full):
     name: ClassVar[str] = "top"
     paper: ClassVar[str] = "Houlsby et al. 2019"
     trains: ClassVar[str] = "the top layers of the base"
+    presets: ClassVar[Mapping[str, Preset]] = {"top": Preset("number")}
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "bias_correction": False}
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Answering: resident inlays in slots, mixed requests in one pass."""
+"""Prediction: resident tasks in slots, requests of many tasks in one pass."""

@@ -1,50 +1,42 @@
-"""From requests to answers: texts become rows of tokens, all rows share passes, and each request gets its answer."""
+"""From requests to predictions: tokenize the texts, run the rows of all tasks in shared passes, decode the outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from intarsia.encoder.packed import Segment
 from intarsia.serve.prediction import Prediction, Text
-from intarsia.serve.predictor import Predictor
+from intarsia.serve.predictor import Predictor, Request
+from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.learned import Interface
 
 
 @dataclass(frozen=True)
-class Served:
-    """A task that can be asked: the key that a predictor knows it by, and its interface."""
+class _TaskRequests:
+    """The requests of one task, and the rows of the call that belong to them."""
 
-    key: str
-    interface: Interface
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The requests of one task: which they are, and which rows of the call are theirs."""
-
-    requests: list[int]
+    indices: list[int]  # into the call's requests
     examples: list[Example]
     inputs: Inputs
     rows: slice
 
 
 def answer(requests: Sequence[tuple[str, Text]], tasks: Mapping[str, Served], predictor: Predictor) -> list[Prediction]:
-    """An answer for each (task name, text), in order; rows of all tasks share passes."""
-    rows: list[tuple[str, Segment]] = []
-    asked: dict[str, _Asked] = {}
+    """Return a prediction for each (task name, text), in order. Rows of all tasks share passes."""
+    rows: list[Request] = []
+    by_task: dict[str, _TaskRequests] = {}
     for name, task in tasks.items():
         interface = task.interface
-        own = [i for i, request in enumerate(requests) if request[0] == name]
-        examples = [interface.task_kind.asked(requests[i][1], name, interface.pairs) for i in own]
+        indices = [i for i, request in enumerate(requests) if request[0] == name]
+        examples = [interface.task_kind.asked(requests[i][1], name, interface.pairs) for i in indices]
         inputs = interface.inputs(examples, predictor.encoder)
-        asked[name] = _Asked(own, examples, inputs, slice(len(rows), len(rows) + len(inputs.segments)))
-        rows += [(task.key, segment) for segment in inputs.segments]
-    predictions = predictor.predict(rows)
-    found: dict[int, Prediction] = {}
-    for name, of in asked.items():
-        answers = tasks[name].interface.task_kind.describe_all(of.examples, of.inputs, predictions[of.rows])
-        found |= {i: Prediction.of(name, values) for i, values in zip(of.requests, answers, strict=True)}
-    return [found[i] for i in range(len(requests))]
+        of_task = slice(len(rows), len(rows) + len(inputs.segments))
+        by_task[name] = _TaskRequests(indices, examples, inputs, of_task)
+        rows += [(task, segment) for segment in inputs.segments]
+    outputs = predictor.predict(rows)
+    predictions: dict[int, Prediction] = {}
+    for name, of in by_task.items():
+        answers = tasks[name].interface.task_kind.describe_all(of.examples, of.inputs, outputs[of.rows])
+        predictions |= {i: Prediction.of(name, values) for i, values in zip(of.indices, answers, strict=True)}
+    return [predictions[i] for i in range(len(requests))]

@@ -1,4 +1,4 @@
-"""What a task is asked, and what it answers."""
+"""The input and the result of a request."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 
 from intarsia.tasks.examples import Question
 
-Text = str | Sequence[str] | Question  # a text; a pair of texts, or the words of a sentence, by the task's kind
+Text = str | Sequence[str] | Question  # the task kind determines which: a text, a pair of texts, a list of words …
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer. `label` for one of n, `labels` for several of n, `score` for a number, `tags` for words, with the
-    `entities` that the tags make; `answer` for a span, empty where there is none; `masks` for words to fill in."""
+    """The prediction for one text. Only the fields of the task's kind are set.
+
+    `label` (one of n), `labels` (any of n), `score` (a number), `tags` with their `entities` (one tag for each word),
+    `answer` (a span; empty if the context holds no answer), `masks` (words for the mask tokens).
+    """
 
     task: str
     label: str | None = None
@@ -26,18 +29,16 @@ class Prediction:
     entities: list[dict[str, Any]] | None = None  # type, start and end (words), text
     answer: str | None = None
     start: int | None = None  # the answer's first character in the context
-    no_answer_score: float | None = (
-        None  # by how much no answer is better than the best; above a threshold, none is given
-    )
+    no_answer_score: float | None = None  # score of "no answer" minus the best answer's; a threshold applies to it
     candidates: list[dict[str, Any]] | None = None  # text, start, probability
-    masks: list[dict[str, Any]] | None = None  # start (character), words: the likeliest, each with its probability
+    masks: list[dict[str, Any]] | None = None  # start (character), words: the most likely, with probabilities
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}
 
     @classmethod
     def of(cls, task: str, answer: dict[str, Any]) -> Prediction:
-        """From the plain values that a task kind describes an answer with."""
+        """Return the prediction with the values that `TaskKind.describe_all` gives."""
         if "labels" in answer:
             answer = {**answer, "labels": tuple(answer["labels"])}
         return cls(task, **answer)

@@ -1,16 +1,20 @@
-"""Requests of many tasks, answered in one pass through the base.
+"""The predictor runs requests of many tasks in one pass through the base.
 
-Each task's inlay is put into a slot when it is first asked; the least recently asked one makes room when all slots of
-its shape are taken. Nothing is rebuilt, and the cost of adding or switching a task does not depend on how many there
-are. A task that changed weights of the base (a fine-tuned one) has a pass of its own, with its weights standing for
-the base's; the base itself is never written to.
+The first request of a task copies the task's tensors into a slot. If all slots of its shape are taken, the least
+recently used task is evicted. Adding or switching a task rebuilds nothing, so its cost does not depend on the number of
+tasks. A task that changes weights of the base (full or sparse fine-tuning) runs in separate passes with its own
+weights. The base's weights are never modified.
+
+A lock admits one call at a time, so the calling thread owns the slots and passes. The order of the rows in a pass
+depends on the call alone, not on slot numbers. The same call therefore gives bitwise equal results, whatever other
+threads have requested before.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -21,215 +25,169 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack
 from intarsia.encoder.routed import Group
-from intarsia.encoder.slots import Slots
 from intarsia.memory import MemoryTrim
 from intarsia.methods import Method, running_key
-from intarsia.tasks.heads import Head, pool, pooler_instead
-from intarsia.tasks.learned import Learned
-from intarsia.tasks.task_kind import TaskKind
+from intarsia.serve.resident import SLOT_BYTES, SLOTS, Resident, ServingSlots, with_own_weights
+from intarsia.serve.served import Served
+from intarsia.tasks.heads import pool, pooler_instead
 
 TOKENS_A_PASS = 4096
-SLOTS = 256  # of one shape; memory is taken as they are first used
-WEIGHTS = 2  # tasks that changed the base whose whole weights are kept ready
+OWN_WEIGHTS = 2  # resident tasks that change the base: each holds a copy of the changed weights
 
-
-@dataclass(eq=False)
-class ServingSlots:
-    """All resident inlays of one method shape, by task key, least recently asked first."""
-
-    method: Method
-    places: frozenset[tuple[str, int]]
-    slots: Slots
-    residents: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    free: list[int] = field(default_factory=list)
-
-    def place_for(self, key: str) -> int:
-        """A slot for `key`: its own, a free one, or the least recently asked one's."""
-        slot = self.residents.pop(key, None)
-        if slot is None:
-            slot = self.free.pop() if self.free else self.residents.popitem(last=False)[1]
-        self.residents[key] = slot
-        return slot
-
-
-@dataclass(frozen=True)
-class Resident:
-    """A task that can be asked: where its tensors are, its head, how its outputs are read."""
-
-    method: Method
-    stack: ServingSlots | None  # None: it changes the base, and keeps its tensors itself
-    tensors: dict[str, Tensor]
-    head: Head
-    head_tensors: dict[str, Tensor]
-    task_kind: TaskKind
-
-    def own(self, key: str) -> dict[str, Tensor]:
-        """The method's tensors, of this task alone."""
-        if self.stack is None:
-            return self.tensors
-        slot = self.stack.residents[key]
-        return {name: tensor[slot] for name, tensor in self.stack.slots.tensors.items()}
-
-
+Request = tuple[Served, Segment]
 Out = TypeVar("Out")
-Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # what is kept of the logits of a task's rows
+Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # logits of one task's rows → outputs by row
 
 
 class Predictor:
-    """Answers requests (task key, segment). `source` gives what a task learned when it is not resident."""
+    """Runs requests of tasks over one encoder, from any number of threads."""
 
-    def __init__(self, encoder: Encoder, source: Callable[[str], Learned], *, slots: int = SLOTS) -> None:
-        self.encoder, self.source, self.capacity = encoder, source, slots
-        self.stacks: dict[tuple[object, ...], ServingSlots] = {}
-        self.residents: dict[str, Resident] = {}
-        self.exclusive: OrderedDict[str, dict[str, Tensor]] = OrderedDict()  # weights for passes of their own
-        self.tidy = MemoryTrim()
+    def __init__(self, encoder: Encoder, *, slots: int = SLOTS, slot_bytes: int = SLOT_BYTES) -> None:
+        """`slots` and `slot_bytes` limit the resident tasks of each method shape."""
+        self.encoder, self.capacity, self.slot_bytes = encoder, slots, slot_bytes
+        self.shapes: dict[tuple[object, ...], ServingSlots] = {}
+        self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self._changes_base: dict[str, bool] = {}  # for every task loaded before
+        self._trim = MemoryTrim()
+        self._lock = threading.RLock()
 
-    def hold(self, key: str) -> Resident:
-        """Make a task resident, and the most recently asked of its shape."""
-        resident = self.residents.get(key)
-        if resident is not None and resident.stack is None:
-            return resident
-        if resident is not None and resident.stack is not None and key in resident.stack.residents:
-            resident.stack.residents.move_to_end(key)
-            return resident
-        return self.put(key, self.source(key))
+    def predict(self, requests: Sequence[Request]) -> list[np.ndarray]:
+        """Return the outputs of each request, in order: probabilities (or the score) of its row or of its tokens."""
+        return self._in_passes(requests, lambda task, logits, rows: task.learned.task_kind.predictions(logits, rows))
 
-    def put(self, key: str, learned: Learned) -> Resident:
-        """Copy a task's tensors into a slot."""
-        device, method = self.encoder.device, learned.method
-        method.check(self.encoder.shape)
-        stack = None if method.changes_base else self._stack(method)
-        if key in self.residents and self.residents[key].stack is not stack:
-            self.drop(key)  # it was of another method
-        self.exclusive.pop(key, None)
-        if stack is not None:
-            stack.slots.put(stack.place_for(key), learned.method_tensors)
-        resident = self.residents[key] = Resident(
-            method,
-            stack,
-            {} if stack is not None else {k: v.to(device) for k, v in learned.method_tensors.items()},
-            learned.head,
-            {k: v.to(device) for k, v in learned.head_tensors.items()},
-            learned.task_kind,
-        )
-        return resident
-
-    def _stack(self, method: Method) -> ServingSlots:
-        stack = self.stacks.get(running_key(method))
-        if stack is None:
-            shape = self.encoder.shape
-            slots = Slots(method.tensors(shape), self.capacity, device=self.encoder.device)
-            stack = ServingSlots(method, method.places(shape), slots, free=list(range(self.capacity))[::-1])
-            self.stacks[running_key(method)] = stack
-        return stack
-
-    def drop(self, key: str) -> None:
-        """Forget a task; its slot is free."""
-        resident = self.residents.pop(key, None)
-        self.exclusive.pop(key, None)
-        if resident is not None and resident.stack is not None and key in resident.stack.residents:
-            resident.stack.free.append(resident.stack.residents.pop(key))
-
-    def predict(self, requests: Sequence[tuple[str, Segment]]) -> list[np.ndarray]:
-        """The predictions for each request, in order: the probabilities (or the score) of its row or of its tokens."""
-        return self._in_passes(
-            requests, lambda resident, logits, segments: resident.task_kind.predictions(logits, segments)
-        )
-
-    def logits(self, requests: Sequence[tuple[str, Segment]]) -> list[Tensor]:
-        """The head's outputs for each request, in order, for heads that read one vector a row."""
+    def logits(self, requests: Sequence[Request]) -> list[Tensor]:
+        """Return the logits of each request, in order; only for heads that read one vector for each row."""
         return self._in_passes(requests, lambda _, logits, __: list(logits))
 
+    def hold(self, task: Served) -> Resident:
+        """Return the resident task, loading it if needed, and mark it as the most recently used."""
+        with self._lock:
+            for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
+                if (resident := residents.get(task.key)) is not None:
+                    residents.move_to_end(task.key)
+                    return resident
+            return self._load(task)
+
+    def drop(self, key: str) -> None:
+        """Remove a task from the device, if it is resident."""
+        with self._lock:
+            self.own_weights.pop(key, None)
+            self._changes_base.pop(key, None)
+            for slots in self.shapes.values():
+                slots.drop(key)
+
+    def _load(self, task: Served) -> Resident:
+        learned = task.load()
+        learned.method.check(self.encoder.shape)
+        self._changes_base[task.key] = learned.method.changes_base
+        if not learned.method.changes_base:
+            return self._slots(learned.method).put(task.key, learned)
+        while len(self.own_weights) >= OWN_WEIGHTS:
+            self.own_weights.popitem(last=False)
+        resident = self.own_weights[task.key] = with_own_weights(learned, self.encoder)
+        return resident
+
+    def _slots(self, method: Method) -> ServingSlots:
+        key = running_key(method)
+        if key not in self.shapes:
+            self.shapes[key] = ServingSlots(method, self.encoder, self.capacity, self.slot_bytes)
+        return self.shapes[key]
+
     @torch.no_grad()
-    def _in_passes(self, requests: Sequence[tuple[str, Segment]], read: Read[Out]) -> list[Out]:
+    def _in_passes(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
         out: list[Any] = [None] * len(requests)
-        together: list[int] = []
-        apart: dict[str, list[int]] = {}
-        for row, (key, _) in enumerate(requests):
-            exclusive = self.residents[key].stack is None if key in self.residents else self.hold(key).stack is None
-            apart.setdefault(key, []).append(row) if exclusive else together.append(row)
-        for rows in [together, *apart.values()]:
-            for part in by_token_budget([len(requests[r][1].ids) for r in rows], TOKENS_A_PASS):
-                for fitting in self._fitting([rows[i] for i in part], requests):
-                    found = self._pass([requests[r] for r in fitting], read)
-                    for row, answer in zip(fitting, found, strict=True):
-                        out[row] = answer
-        if self.encoder.device.type == "cpu":
-            self.tidy()
+        by_key: dict[str, list[int]] = {}
+        for row, (task, _) in enumerate(requests):
+            by_key.setdefault(task.key, []).append(row)
+        with self._lock:
+            shared: list[int] = []
+            for rows in by_key.values():
+                if self._runs_separately(requests[rows[0]][0]):
+                    # Run now, before another task of this kind is loaded: only a few of them are resident at a time.
+                    self._run(rows, requests, out, read)
+                else:
+                    shared += rows
+            self._run(sorted(shared), requests, out, read)
+            if self.encoder.device.type == "cpu":
+                self._trim()
         return out
 
-    def _fitting(self, rows: list[int], requests: Sequence[tuple[str, Segment]]) -> list[list[int]]:
-        """Rows in parts that ask no more tasks than there are slots."""
-        keys = list(dict.fromkeys(requests[r][0] for r in rows))
-        if len(keys) <= self.capacity:
+    def _runs_separately(self, task: Served) -> bool:
+        if task.key not in self._changes_base:
+            self.hold(task)
+        return self._changes_base[task.key]
+
+    def _run(self, rows: list[int], requests: Sequence[Request], out: list[Any], read: Read[Out]) -> None:
+        for part in by_token_budget([len(requests[row][1].ids) for row in rows], TOKENS_A_PASS):
+            for fitting in self._fitting([rows[i] for i in part], requests):
+                for row, output in zip(fitting, self._pass([requests[row] for row in fitting], read), strict=True):
+                    out[row] = output
+
+    def _fitting(self, rows: list[int], requests: Sequence[Request]) -> list[list[int]]:
+        """Split rows into parts, each with at most as many tasks as the smallest slot table holds."""
+        capacity = min((slots.capacity for slots in self.shapes.values()), default=self.capacity)
+        keys = list(dict.fromkeys(requests[row][0].key for row in rows))
+        if len(keys) <= capacity:
             return [rows]
-        parts = [set(keys[i : i + self.capacity]) for i in range(0, len(keys), self.capacity)]
-        return [[r for r in rows if requests[r][0] in part] for part in parts]
+        parts = [set(keys[i : i + capacity]) for i in range(0, len(keys), capacity)]
+        return [[row for row in rows if requests[row][0].key in part] for part in parts]
 
-    def _pass(self, requests: Sequence[tuple[str, Segment]], read: Read[Out]) -> list[Out]:
-        """One pass through the base for rows of any tasks that can share one, or of one task that cannot."""
-        held = {key: self.hold(key) for key in dict.fromkeys(key for key, _ in requests)}
-        stacks = list(self.stacks.values())
-
-        def owner(row: int) -> tuple[int, int]:  # tokens are sorted by method, then by owner
-            stack = held[requests[row][0]].stack
-            return (-1, 0) if stack is None else (stacks.index(stack), stack.residents[requests[row][0]])
-
-        owners = {row: owner(row) for row in range(len(requests))}
-        order = sorted(owners, key=owners.__getitem__)
-        batch = pack([requests[r][1] for r in order], self.encoder.device)
-        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: owners[order[i]])]  # of one owner
-        groups: list[Group] = []
-        for number, of_method in groupby(runs, key=lambda run: owners[order[run[0]]][0]):
-            if number >= 0:
-                groups.append(_group(stacks[number], [(owners[order[run[0]]][1], run) for run in of_method]))
-        weights = {} if groups else self._weights(requests[0][0])
+    def _pass(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
+        """Run one pass: for rows of tasks that share the base, or for rows of one task that changes the base."""
+        held = {task.key: self.hold(task) for task in {task.key: task for task, _ in requests}.values()}
+        positions = _positions(held)
+        order = sorted(range(len(requests)), key=lambda row: positions[requests[row][0].key])
+        batch = pack([requests[row][1] for row in order], self.encoder.device)
+        # One run of consecutive rows for each task.
+        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: requests[order[i]][0].key)]
+        residents = [held[requests[order[run[0]]][0].key] for run in runs]
+        groups = _groups(runs, residents)
+        weights = residents[0].weights
         states = self.encoder.forward(batch, groups, weights=weights)
-        pooled = {p: pool(states, batch, p) for p in {resident.head.pooling for resident in held.values()}}
+        pooled = {p: pool(states, batch, p) for p in dict.fromkeys(r.learned.head.pooling for r in residents)}
         out: list[Any] = [None] * len(requests)
-        for run in runs:
-            key = requests[order[run[0]]][0]
-            resident = held[key]
+        for run, resident in zip(runs, residents, strict=True):
             first, last = run[0], run[-1] + 1
-            if resident.head.pooling == "none":
+            if resident.learned.head.pooling == "none":  # the head reads every token
                 first, last = batch.offsets[first], batch.offsets[last]
-            rows = pooled[resident.head.pooling][first:last]
             segments = [requests[order[i]][1] for i in run]
-            logits = self._logits(key, resident, rows, weights, segments)
-            for i, answer in zip(run, read(resident, logits, segments), strict=True):
-                out[order[i]] = answer
+            logits = self._logits(resident, pooled[resident.learned.head.pooling][first:last], weights, segments)
+            for i, output in zip(run, read(resident, logits, segments), strict=True):
+                out[order[i]] = output
         return out
 
     def _logits(
-        self, key: str, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
+        self, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
     ) -> Tensor:
-        own = resident.own(key) if resident.method.touches_rows else {}
-        return resident.head.logits(
+        method = resident.learned.method
+        own = resident.own() if method.touches_rows else {}
+        return resident.learned.head.logits(
             resident.head_tensors,
-            resident.task_kind.read(rows, segments),
+            resident.learned.task_kind.read(rows, segments),
             self.encoder,
-            own=lambda x: resident.method.pooled(own, x),
+            own=lambda x: method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
         )
 
-    def _weights(self, key: str) -> dict[str, Tensor]:
-        """The weights that stand for the base's in a task's own pass; those of the last few tasks are kept."""
-        if key not in self.exclusive:
-            resident = self.residents[key]
-            shape, tensors = self.encoder.shape, resident.tensors
-            last = resident.method.phases(shape)[-1].name
-            weights = resident.method.weights(last, shape, tensors, tensors, self.encoder.weights)
-            self.exclusive[key] = {name: weight.to(self.encoder.dtype) for name, weight in weights.items()}
-            while len(self.exclusive) > WEIGHTS:
-                self.residents.pop(self.exclusive.popitem(last=False)[0], None)  # read again when asked again
-        self.exclusive.move_to_end(key)
-        return self.exclusive[key]
+
+def _positions(held: Mapping[str, Resident]) -> dict[str, tuple[int, int]]:
+    """Return a sort key for each task: tasks of one shape together, shapes and tasks in the order of the requests."""
+    shapes: dict[int, int] = {}
+    positions = {}
+    for number, (key, resident) in enumerate(held.items()):
+        positions[key] = shapes.setdefault(id(resident.slots), len(shapes)), number
+    return positions
 
 
-def _group(stack: ServingSlots, runs: list[tuple[int, list[int]]]) -> Group:
-    """Rows of one method: (slot, its places in the batch) for each owner."""
-    slots = tuple(slot for slot, _ in runs)
-    counts = tuple(len(run) for _, run in runs)
-    return Group(stack.method, stack.places, stack.slots.tensors, runs[0][1][0], slots, counts)
+def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident]) -> list[Group]:
+    """Return one group for each method shape, with the runs of rows of its tasks, for `Encoder.forward`."""
+    groups = []
+    for _, pairs in groupby(zip(runs, residents, strict=True), key=lambda pair: id(pair[1].slots)):
+        of_shape = list(pairs)
+        slots = of_shape[0][1].slots
+        if slots is not None:
+            owners = tuple(resident.slot for _, resident in of_shape)
+            counts = tuple(len(run) for run, _ in of_shape)
+            groups.append(Group(slots.method, slots.places, slots.table.tensors, of_shape[0][0][0], owners, counts))
+    return groups

@@ -1,1 +1,1 @@
-"""Training: jobs into slots, the one loop, optimizer and schedule, checkpoint and resume."""
+"""Training: jobs take slots, one loop trains them, and checkpoints allow a killed run to resume."""

@@ -1,7 +1,7 @@
-"""A training run's state on disk, so that a killed run goes on where it was.
+"""The checkpoint file of a training run, from which a killed run resumes.
 
-Batch order and dropout are functions of (seed, epoch) and (seed, step), so the state is tensors and a few numbers: no
-generator state, nothing pickled.
+Batch order is a function of (seed, epoch) and dropout of (seed, step). Therefore a checkpoint holds only tensors and a
+few numbers: no generator state and no pickled objects.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from intarsia import files
 
 @dataclass
 class State:
-    """Everything that changes during a run but the tensors."""
+    """The state of a run, except its tensors."""
 
-    step: int = 0  # steps done
+    step: int = 0  # completed steps
     phase: int = 0
-    phase_step: int = 0  # steps done when the phase began …
-    phase_epoch: int = 0  # … and epochs
-    best: float | None = None  # validation score
+    phase_step: int = 0  # completed steps when the phase began
+    phase_epoch: int = 0  # completed epochs when the phase began
+    best: float | None = None  # best validation score
     best_epoch: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)  # one entry an epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry per epoch
 
 
 def write(path: Path, state: State, tensors: dict[str, Tensor]) -> None:
+    """Write a checkpoint; an existing file is replaced in one step."""
     content = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, {"state": json.dumps(asdict(state))})
     files.replace(path, [content])
 
 
 def read(path: Path) -> tuple[State, dict[str, Tensor]] | None:
-    """The state on disk, or None where there is none that can be read (a run then starts anew)."""
+    """Return the checkpoint's state and tensors; None if the file is missing or damaged (the run then starts anew)."""
     if not path.is_file():
         return None
     try:

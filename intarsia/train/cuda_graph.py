@@ -11,7 +11,6 @@ meanwhile.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +23,9 @@ from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.routed import Group
-from intarsia.encoder.sites import OUTSIDE
 from intarsia.encoder.static_shape import DeviceNoise, DeviceOwners, StaticBatch
-from intarsia.kernels import LONGEST, LONGEST_PREFIX, available
-from intarsia.methods import Bottleneck, Method, Prefix, Spec, to_dict
+from intarsia.kernels import LONGEST, available
+from intarsia.methods import Spec, to_dict
 from intarsia.methods.method import Phase
 from intarsia.tasks.heads import Head
 from intarsia.tasks.kind_registry import kind_for
@@ -45,7 +43,6 @@ WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step
 SMALL_HEAD = 32  # outputs: smaller heads are padded to so many, larger ones to the next power of two
 ROW = 64  # a slot's parameters are padded to a multiple: kernels load several at once from such addresses alone
 TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
-PADDED_SIZES = (64, 256)  # sizes that smaller adapters are padded to
 EVALUATION = 16384  # tokens of a pass that only answers
 
 
@@ -57,14 +54,10 @@ def can_record(job: Job, encoder: Encoder) -> bool:
     return (
         available()
         and job.data.kind in (*KINDS, *TOKEN_KINDS)  # a head over all words is not in the passes
-        and encoder.family.core != "deberta"
         and encoder.dtype in (torch.float32, torch.bfloat16)
-        and shape.family != "modernbert"  # its attention windows are not in the kernel
-        and not method.touches_rows
-        and not (isinstance(method, Prefix) and method.size > LONGEST_PREFIX)
-        and not any(f"{OUTSIDE}.pooler" in name for name in method.tensors(shape))
-        and getattr(method, "inner_norm", None) != "batch"
-        and method.row_width(shape) in (None, shape.width)
+        and shape.recordable
+        and method.recordable(shape)
+        and not method.touches_rows  # the head reads rows as they are pooled
         and job.settings.max_length <= LONGEST
         and job.settings.trunk_dropout  # stored states are for other passes
     )
@@ -74,19 +67,7 @@ def shape_key(job: Job) -> tuple[Any, ...]:
     """Jobs of one key fit into one stack."""
     s = job.settings
     read = (job.data.kind, s.max_length) if job.data.kind in TOKEN_KINDS else job.pooling
-    return str(to_dict(padded(job.method))), read, s.batch_size, s.adam, s.dropout, _outputs(job)
-
-
-def padded(method: Method) -> Method:
-    """The method whose stack it lives in: adapters of 8 units beside such of 64, as 64 of which the rest is 0.
-
-    That is exact: a unit of zeros gives zeros (every activation here is 0 at 0), gets no gradient and takes no part in
-    the gradient's norm, so it stays 0.
-    """
-    if not isinstance(method, Bottleneck) or method.inner_norm != "none" or method.multiplicative:
-        return method
-    size = next((size_step for size_step in PADDED_SIZES if method.size <= size_step), method.size)
-    return dataclasses.replace(method, size=size, std=0.0)
+    return str(to_dict(job.method.in_slots_of())), read, s.batch_size, s.adam, s.dropout, _outputs(job)
 
 
 def _outputs(job: Job) -> int:
@@ -102,7 +83,7 @@ class GraphStepper:
 
     def __init__(self, job: Job, encoder: Encoder, wanted: int) -> None:
         self.encoder, self.key = encoder, shape_key(job)
-        self.method, self.pooling, self.settings = padded(job.method), job.pooling, job.settings
+        self.method, self.pooling, self.settings = job.method.in_slots_of(), job.pooling, job.settings
         shape = encoder.shape
         self.reads_tokens = job.data.kind in TOKEN_KINDS
         self.kind, self.wanted = job.data.kind, wanted
@@ -128,25 +109,29 @@ class GraphStepper:
         # Where a phase's tensors are the weights as they are, nothing but their values in the base's precision is used.
         whole = exclusive and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
         slots = 1 if exclusive else _slots(self.wanted, size, encoder)
-        self.stack = TrainingSlots(specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive)
+        self.training_slots = TrainingSlots(
+            specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive
+        )
         if self.reads_tokens:
             longest = self.settings.max_length
-            self.heads: HeadLosses = TokenLosses(self.kind, self.stack, encoder, self.each, self.outputs, longest)
+            self.heads: HeadLosses = TokenLosses(
+                self.kind, self.training_slots, encoder, self.each, self.outputs, longest
+            )
         else:
-            self.heads = HeadLosses(self.stack, encoder, self.pooling, self.each, self.outputs)
-        self.low_precision = self.stack.slots.views(self.stack.low_precision)
-        self.leaves = self.stack.leaves
+            self.heads = HeadLosses(self.training_slots, encoder, self.pooling, self.each, self.outputs)
+        self.low_precision = self.training_slots.slots.views(self.training_slots.low_precision)
+        self.leaves = self.training_slots.leaves
         if whole:
             own = {k: v.detach().requires_grad_() for k, v in self.low_precision.items() if k.startswith("method.")}
             self.leaves = self.leaves | own
 
-    def stack_for(self, run: Run) -> TrainingSlots:
+    def slots_for(self, run: Run) -> TrainingSlots:
         """What a run takes a slot of, in the phase that it enters: one that is alone here gets a new stack for it."""
         if run.phase.name != self.phase or run.kept or self.kept:
             self.passes.clear()  # they compute with what the last phase kept
             self.phase, self.kept = run.phase.name, run.kept
             self._build(run.phase)
-        return self.stack
+        return self.training_slots
 
     def accepts(self, job: Job) -> bool:
         return shape_key(job) == self.key and can_record(job, self.encoder)
@@ -223,13 +208,13 @@ class GraphStepper:
         return self.passes.fitting(size, training, self._train_in if training else self._answer_in)
 
     def _aligned_to(self, shares: Sequence[Share]) -> int:
-        if isinstance(self.method, Bottleneck) and self.method.size > PADDED_SIZES[0]:
+        if self.method.wide:
             return WIDE_ALIGN
         mean = np.mean([share.tokens.lengths.mean() for share in shares])
         return WIDE_ALIGN if mean * self.each >= MANY else ALIGN
 
     def _train_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
-        tables = self._tables(size, self.stack.slots.capacity * self.each, self.each)
+        tables = self._tables(size, self.training_slots.slots.capacity * self.each, self.each)
         return tables, lambda: self._train(tables)
 
     def _answer_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
@@ -237,7 +222,9 @@ class GraphStepper:
         return tables, lambda: self._answer(tables)
 
     def _tables(self, size: int, rows: int, each: int | None) -> DeviceTables:
-        return DeviceTables(size, self.stack.slots.capacity, rows, each, self.align, self.longest, self.encoder.device)
+        return DeviceTables(
+            size, self.training_slots.slots.capacity, rows, each, self.align, self.longest, self.encoder.device
+        )
 
     def _forward(self, tables: DeviceTables, noise: DeviceNoise | None, leaves: dict[str, Tensor]) -> Tensor:
         low_precision = {k.removeprefix("method."): v for k, v in self.low_precision.items() if k.startswith("method.")}
@@ -256,19 +243,21 @@ class GraphStepper:
     def _train(self, tables: DeviceTables) -> None:
         from intarsia.kernels import adam
 
-        stack, leaves = self.stack, self.leaves
+        training_slots, leaves = self.training_slots, self.leaves
         noise = DeviceNoise(tables.layout(), dropout=self.settings.dropout)
         with torch.enable_grad():
             states = self._forward(tables, noise, leaves)
             losses = self.heads.losses(states, tables, noise, leaves)
             penalty = self._penalty(leaves, noise)
-            gradient = stack.slots.gradient(losses.sum() if penalty is None else losses.sum() + penalty, leaves)
-        s = stack.adam.settings
-        copy = None if stack.low_precision is stack.slots.buffer else stack.low_precision
+            gradient = training_slots.slots.gradient(
+                losses.sum() if penalty is None else losses.sum() + penalty, leaves
+            )
+        s = training_slots.adam.settings
+        copy = None if training_slots.low_precision is training_slots.slots.buffer else training_slots.low_precision
         norms = torch.linalg.vector_norm(gradient, dim=1)
         adam.step(
-            stack.slots.buffer, copy, gradient, stack.adam.first,
-            stack.adam.second, stack.adam.decay, stack.adam.factors, self.heads["rates"],
+            training_slots.slots.buffer, copy, gradient, training_slots.adam.first,
+            training_slots.adam.second, training_slots.adam.decay, training_slots.adam.factors, self.heads["rates"],
             self.heads["corrections"], norms, tables["active"],
             betas=(s.beta1, s.beta2), eps=s.eps, clip=s.clip,
         )  # fmt: skip

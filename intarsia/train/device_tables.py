@@ -1,4 +1,4 @@
-"""The tables of a pass of fixed shape: filled on the host, copied to the device in one go."""
+"""The integer tables of a pass of fixed shape: filled on the host, then copied to the device in one transfer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from intarsia.kernels import Layout
 from intarsia.train.tokens import Tokens
 
-RING = 4  # passes that may be under way before the host waits
-SMALLEST, STEP = 256, 128  # tokens of a pass, and between the sizes of small ones
-PADDING = 128  # tokens of a segment of padding, at most
+RING = 4  # host buffers: passes that may be in flight before the host waits
+SMALLEST, STEP = 256, 128  # tokens: the smallest pass, and the distance between the sizes of small passes
+PADDING = 128  # tokens: the longest padding segment
 
 
 class Share(NamedTuple):
-    """What one slot has in a pass."""
+    """The rows of one slot in a pass."""
 
     slot: int
     tokens: Tokens
@@ -27,11 +27,12 @@ class Share(NamedTuple):
 
 
 def aligned(size: int, align: int) -> int:
+    """Return the size, rounded up to a multiple of `align`."""
     return -(-size // align) * align
 
 
 def fixed_size(tokens: int) -> int:
-    """The smallest size of a pass that holds so many tokens: few sizes, and none more than a sixteenth too large."""
+    """Return the smallest pass size for this many tokens. There are few sizes; the excess is at most a sixteenth."""
     step = STEP
     while step * 32 < tokens:
         step *= 2
@@ -39,18 +40,19 @@ def fixed_size(tokens: int) -> int:
 
 
 class DeviceTables:
-    """For passes of `size` tokens of up to `slots` slots and `rows` segments (padding apart)."""
+    """Tables for passes of `size` tokens with up to `slots` slots and `rows` segments (plus padding segments)."""
 
     def __init__(
-        self, size: int, slots: int, rows: int, each: int | None, align: int, longest: int, device: torch.device
+        self, size: int, slots: int, rows: int, slot_rows: int | None, align: int, longest: int, device: torch.device
     ) -> None:
-        """`each`: slot s has the segments s * each, …; None: the segments stand one after another."""
-        self.size, self.slots, self.rows, self.each, self.align, self.longest = size, slots, rows, each, align, longest
+        """`slot_rows`: slot s has the segments from s * slot_rows on; None: the segments follow without gaps."""
+        self.size, self.slots, self.rows, self.slot_rows = size, slots, rows, slot_rows
+        self.align, self.longest = align, longest
         self.padding = min(longest, PADDING)
-        every = rows + slots + -(-size // self.padding) + 1
+        all_rows = rows + slots + -(-size // self.padding) + 1  # each slot may end with a padding segment
         lengths = {
-            "tile_slot": size // align, "slot_start": slots, "slot_end": slots, "row_start": every,
-            "row_length": every, "seeds": slots, "active": slots, "ids": size, "types": size, "positions": size,
+            "tile_slot": size // align, "slot_start": slots, "slot_end": slots, "row_start": all_rows,
+            "row_length": all_rows, "seeds": slots, "active": slots, "ids": size, "types": size, "positions": size,
         }  # fmt: skip
         pinned = device.type == "cuda"
         total = sum(lengths.values())
@@ -58,33 +60,34 @@ class DeviceTables:
         self.on_host = [torch.zeros(total, dtype=torch.int32, pin_memory=pinned) for _ in range(RING)]
         self.copied = [torch.cuda.Event() for _ in range(RING)] if pinned else []
         self.turn = 0
-        self.places: dict[str, slice] = {}
-        at = 0
+        self.ranges: dict[str, slice] = {}
+        offset = 0
         for name, length in lengths.items():
-            self.places[name] = slice(at, at + length)
-            at += length
+            self.ranges[name] = slice(offset, offset + length)
+            offset += length
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.on_device[self.places[name]]
+        return self.on_device[self.ranges[name]]
 
     def layout(self) -> Layout:
+        """Return the layout that the kernels read, as views of the device tables."""
         names = "tile_slot", "slot_start", "slot_end", "row_start", "row_length", "seeds"
         return Layout(tokens=self.size, align=self.align, longest=self.longest, **{n: self[n] for n in names})
 
     def fill(self, shares: Sequence[Share]) -> None:
-        """Lay the shares out and send the tables on their way."""
+        """Write the tables of these shares on the host and start their copy to the device."""
         self.turn = (self.turn + 1) % RING
         if self.copied:
             self.copied[self.turn].synchronize()
         host = self.on_host[self.turn]
         whole = host.numpy()
-        t = {name: whole[place] for name, place in self.places.items()}
+        t = {name: whole[table_range] for name, table_range in self.ranges.items()}
         for name in ("row_length", "slot_start", "slot_end", "active"):
             t[name].fill(0)
         t["tile_slot"].fill(shares[0].slot if shares else 0)
         start = self._lay_out(t, shares)
         t["ids"][start:] = t["types"][start:] = t["positions"][start:] = 0
-        begins = np.arange(start, self.size, self.padding)  # what is left is padding, in segments of its own
+        begins = np.arange(start, self.size, self.padding)  # the remaining tokens form padding segments
         row = self.rows + self.slots
         t["row_start"][row : row + len(begins)] = begins
         t["row_length"][row : row + len(begins)] = np.minimum(self.padding, self.size - begins)
@@ -93,21 +96,22 @@ class DeviceTables:
             self.copied[self.turn].record()
 
     def _lay_out(self, t: dict[str, np.ndarray], shares: Sequence[Share]) -> int:
+        """Write the tables `t` for these shares; return the number of tokens in use."""
         start = row = 0
         for slot, tokens, rows, seed in shares:
             lengths = tokens.lengths[rows]
             ends = np.cumsum(lengths)
             begins, total = ends - lengths, int(ends[-1])
-            first = row if self.each is None else slot * self.each
+            first = row if self.slot_rows is None else slot * self.slot_rows
             t["row_start"][first : first + len(rows)] = begins + start
             t["row_length"][first : first + len(rows)] = lengths
             row += len(rows)
-            steps = np.arange(total)
-            source = steps + np.repeat(tokens.offsets[rows] - begins, lengths)
-            here = slice(start, start + total)
-            t["ids"][here] = tokens.ids[source]
-            t["types"][here] = 0 if tokens.types is None else tokens.types[source]
-            t["positions"][here] = steps - np.repeat(begins, lengths)
+            indices = np.arange(total)
+            source = indices + np.repeat(tokens.offsets[rows] - begins, lengths)
+            target = slice(start, start + total)
+            t["ids"][target] = tokens.ids[source]
+            t["types"][target] = 0 if tokens.types is None else tokens.types[source]
+            t["positions"][target] = indices - np.repeat(begins, lengths)
             end = start + aligned(total, self.align)
             padding = slice(start + total, end)
             t["ids"][padding] = t["types"][padding] = t["positions"][padding] = 0

@@ -1,4 +1,4 @@
-"""States of the plain base, computed once: what feature-based transfer trains on."""
+"""The frozen base's hidden states, computed once: the inputs of feature-based transfer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from intarsia.train.trunk import free_disk, states_key
 
 TOKENS_A_PASS = 4096
 
-Reading = Callable[[float, float], None]  # is told the share of the texts that is read, and the seconds left
+Reading = Callable[[float, float], None]  # called with (share of the texts that are read, seconds left)
 
 
 def pooled_states(
-    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, tell: Reading | None = None
+    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, report: Reading | None = None
 ) -> Tensor:
-    """The pooled states of every layer for each text, [texts, layers, d].
+    """Return the pooled states of every layer for each text, [texts, layers, d].
 
-    In the folder `cache`, if there is room, each pass is stored when it has ended: what lies there already is read, not
-    computed.
+    If the folder `cache` has enough free disk space, each pass is stored there when it ends. Stored passes are read
+    instead of computed. `report` is called after each computed pass.
     """
     passes = by_token_budget(tokens.lengths.tolist(), TOKENS_A_PASS)
     out = torch.empty(len(tokens.lengths), encoder.shape.layers, encoder.shape.width)
@@ -43,21 +43,21 @@ def pooled_states(
             out[rows] = stored.view(out.dtype).view(len(rows), *out.shape[1:])
         else:
             missing.append(i)
-    done, ahead = 0, sum(int(tokens.lengths[passes[i]].sum()) for i in missing)
+    done_tokens, all_tokens = 0, sum(int(tokens.lengths[passes[i]].sum()) for i in missing)
     began = time.monotonic()
     for i in missing:
         rows = passes[i]
-        found = _compute(encoder, [tokens.segments[row] for row in rows], pooling)
-        out[rows] = found
+        states = _compute(encoder, [tokens.segments[row] for row in rows], pooling)
+        out[rows] = states
         if file is not None:
             try:
-                file.write(i, found.contiguous().view(torch.uint8).numpy())
-            except OSError:  # the disk is full now: what others store there matters more
+                file.write(i, states.contiguous().view(torch.uint8).numpy())
+            except OSError:  # the disk is full: free it for files that cannot be recomputed
                 file.delete()
                 file = None
-        done += int(tokens.lengths[rows].sum())
-        if tell is not None:
-            tell(done / ahead, (time.monotonic() - began) * (ahead - done) / done)
+        done_tokens += int(tokens.lengths[rows].sum())
+        if report is not None:
+            report(done_tokens / all_tokens, (time.monotonic() - began) * (all_tokens - done_tokens) / done_tokens)
     return out
 
 

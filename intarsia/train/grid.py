@@ -1,4 +1,4 @@
-"""What a sweep tries: every method with every learning rate, number of epochs, batch size and seed."""
+"""The grid of a sweep: every method with every learning rate, number of epochs, batch size and seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from intarsia.train.job import Job, Settings
 
 @dataclass(frozen=True)
 class Grid:
-    """An empty tuple leaves a setting to each method's own recipe. Methods may have options: houlsby-64 layers=3-5."""
+    """The values of each setting; an empty tuple means the value of each method's recipe.
+
+    A method may have options, for example `houlsby-64 layers=3-5`.
+    """
 
     methods: tuple[str, ...] = ("houlsby-64",)
     learning_rate: tuple[float, ...] = ()
@@ -25,14 +28,18 @@ class Grid:
     batch_size: tuple[int, ...] = ()
     seeds: int = 1
     trunk_dropout: bool = True
-    bias_correction: bool | None = None  # of the optimizer's means; None: each method's own recipe
+    bias_correction: bool | None = None  # of Adam's moments; None: the value of each method's recipe
 
     def __post_init__(self) -> None:
         if not self.methods or self.seeds < 1:
-            raise IntarsiaError(f"{len(self.methods)} methods with {self.seeds} seeds leave nothing to try.")
+            raise IntarsiaError(
+                f"the grid has {len(self.methods)} methods and {self.seeds} seeds, so there is nothing to try; "
+                "expected at least one method and one seed."
+            )
 
     @property
     def size(self) -> int:
+        """The number of jobs per task."""
         settings = (self.learning_rate, self.epochs, self.batch_size)
         count = len(self.methods) * self.seeds
         for values in settings:
@@ -40,20 +47,20 @@ class Grid:
         return count
 
     def jobs(self, name: str, data: TaskData, *, pooling: Pooling = "mean", **given: Any) -> list[Job]:
-        """A job for every point of the grid, in the order of what they cost; `given` are settings for all of them."""
-        found = []
+        """Return a job for each point of the grid, most epochs first; `given`: settings for all jobs."""
+        jobs = []
         options = (self.learning_rate or (None,), self.epochs or (None,), self.batch_size or (None,), range(self.seeds))
         for text in self.methods:
-            name_and_size, *own = text.split()
-            method = parse(name_and_size, own)
+            name_and_size, *method_options = text.split()
+            method = parse(name_and_size, method_options)
             for rate, epochs, batch, seed in itertools.product(*options):
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,
                     "trunk_dropout": self.trunk_dropout, "bias_correction": self.bias_correction,
                     **{k: v for k, v in given.items() if v is not None},
                 }  # fmt: skip
-                found.append(Job(name, data, method, pooling, Settings.for_task(method, data, **chosen)))
-        return sorted(found, key=lambda job: -job.settings.epochs)  # the longest first: no seat is left waiting for it
+                jobs.append(Job(name, data, method, pooling, Settings.for_task(method, data, **chosen)))
+        return sorted(jobs, key=lambda job: -job.settings.epochs)  # a long job that starts last would train alone
 
 
 SMALL = Grid(("houlsby-8", "houlsby-64", "houlsby-256"), learning_rate=(2e-4, 5e-4, 1e-3))
@@ -62,14 +69,17 @@ PAPER = Grid(
     bias_correction=False,
 )  # fmt: skip
 NAMED = {"small": SMALL, "paper": PAPER}
-OLD_NAMES = {"prefix_dropout": "trunk_dropout"}  # grids written before are still read
+OLD_NAMES = {"prefix_dropout": "trunk_dropout"}  # grid files may use the names of earlier versions
 _BOOL = bool, "true or false"
 _KINDS: dict[str, tuple[type, str]] = {"seeds": (int, "a number"), "trunk_dropout": _BOOL, "bias_correction": _BOOL}
 
 
 def read_grid(text: str) -> Grid:
-    """`small`, `paper`, or a TOML file with lists: methods, learning_rate, epochs, batch_size; a number, seeds; and
-    true or false: trunk_dropout, bias_correction."""
+    """Return the named grid (`small`, `paper`) or the grid in a TOML file.
+
+    The file may set the lists methods, learning_rate, epochs and batch_size, the number seeds, and the booleans
+    trunk_dropout and bias_correction.
+    """
     if text in NAMED:
         return NAMED[text]
     path = Path(text)
@@ -80,15 +90,15 @@ def read_grid(text: str) -> Grid:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise IntarsiaError(f"{path} is no TOML: {error}.") from error
+        raise IntarsiaError(f"{path} is not a valid TOML file: {error}.") from error
     content = {OLD_NAMES.get(key, key): value for key, value in content.items()}
     known = Grid.__dataclass_fields__
     unknown = sorted(set(content) - set(known))
     if unknown:
-        raise IntarsiaError(f"{path} has {unknown[0]!r}, which no grid has; expected: {', '.join(known)}.")
+        raise IntarsiaError(f"{path}: the setting {unknown[0]!r} is not known; expected: {', '.join(known)}.")
     for key, value in content.items():
         kind, expected = _KINDS.get(key, (list, "a list"))
         if type(value) is not kind:
-            raise IntarsiaError(f"{path}: {key} = {value!r} cannot be read; {expected} was expected.")
+            raise IntarsiaError(f"{path}: {key} = {value!r} is not valid; {expected} was expected.")
     options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
     return Grid(**options)

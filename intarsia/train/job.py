@@ -1,4 +1,4 @@
-"""One training run: data, method, hyper-parameters, seed."""
+"""A job: the data, method, hyper-parameters and seed of one training run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from intarsia.tasks.heads import Pooling
 from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.train.optimizer import AdamSettings
 
-FEWEST_STEPS = 200  # of a recipe's epochs: with fewer, on a few hundred texts, little is learned
+FEWEST_STEPS = 200  # on a few hundred texts, a recipe's epochs give too few steps to learn much
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. The defaults are the recipe of Houlsby's adapters."""
+    """The hyper-parameters of a job. The defaults are the recipe of Houlsby's adapters."""
 
     learning_rate: float = 5e-4
     epochs: int = 10
@@ -28,25 +28,30 @@ class Settings:
     max_length: int = 128
     warmup: float = 0.1  # share of the steps
     adam: AdamSettings = field(default_factory=AdamSettings)
-    patience: int | None = None  # stop after so many epochs without a better validation score
-    dropout: bool = True  # that of the base, on in training
-    trunk_dropout: bool = True  # also below the method's lowest layer; False: what is below is computed once and kept
-    metric: str | None = None  # what is the best checkpoint by; None: the task kind's default
+    patience: int | None = None  # epochs without a better validation score after which training stops
+    dropout: bool = True  # whether the base's dropout is on in training
+    trunk_dropout: bool = (
+        True  # whether it is on in the trunk too; False: the trunk's states are computed once and cached
+    )
+    metric: str | None = None  # the metric that selects the best checkpoint; None: the task kind's default
     seed: int = 0
 
     @classmethod
     def for_method(cls, method: Method, **given: Any) -> Settings:
-        """The method's own recipe, with what is given (and is not None) in its place."""
+        """Return the method's recipe; settings in `given` that are not None replace its values."""
         chosen = {**method.recipe, **{k: v for k, v in given.items() if v is not None}}
-        own = {k: chosen.pop(k) for k in ("eps", "bias_correction") if k in chosen}
-        if own:
-            chosen["adam"] = AdamSettings(**own)
+        adam = {k: chosen.pop(k) for k in ("eps", "bias_correction") if k in chosen}
+        if adam:
+            chosen["adam"] = AdamSettings(**adam)
         return cls(**chosen)
 
     @classmethod
     def for_task(cls, method: Method, data: TaskData, **given: Any) -> Settings:
-        """As `for_method`, with what is usual for a task: more epochs where the recipe's would be few steps, and texts
-        as long as its kind's."""
+        """Return the settings of `for_method`, adapted to a task.
+
+        Unless they are given, the maximum length is the default of the task's kind, and the number of epochs is high
+        enough for `FEWEST_STEPS` steps.
+        """
         given["max_length"] = given.get("max_length") or default_length(data.kind)
         settings = cls.for_method(method, **given)
         if given.get("epochs") is not None:
@@ -57,17 +62,24 @@ class Settings:
     def __post_init__(self) -> None:
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:
-                raise IntarsiaError(f"{option} must be above 0, not {getattr(self, option)}.")
+                raise IntarsiaError(f"{option} must be greater than 0, not {getattr(self, option)}.")
         if self.max_length < FEWEST:
-            raise IntarsiaError(f"max_length {self.max_length} leaves no word: a text's two marks count too.")
+            raise IntarsiaError(
+                f"max_length {self.max_length} leaves no word, because each text has two special tokens; expected at "
+                f"least {FEWEST}."
+            )
         if not 0 <= self.warmup < 1:
-            raise IntarsiaError(f"warmup is a share of the steps, from 0 to below 1, not {self.warmup}.")
+            raise IntarsiaError(
+                f"warmup is a share of the steps and must be at least 0 and below 1, not {self.warmup}."
+            )
         if self.patience is not None and self.patience < 1:
             raise IntarsiaError(f"patience must be at least 1 epoch, not {self.patience}.")
 
 
 @dataclass(frozen=True)
 class Job:
+    """One training run, before it starts."""
+
     name: str
     data: TaskData
     method: Method
@@ -75,15 +87,16 @@ class Job:
     settings: Settings = field(default_factory=Settings)
 
     def describe(self) -> dict[str, Any]:
+        """Return the method, pooling and settings as plain values (for JSON)."""
         return {"method": to_dict(self.method), "pooling": self.pooling, **asdict(self.settings)}
 
     def key(self, encoder_fingerprint: str) -> str:
-        """Equal for runs that would end with the same weights: what a checkpoint belongs to."""
+        """Return the key of this job's checkpoints, equal for jobs that would end with the same weights."""
         content = [self.name, encoder_fingerprint, self._data_hash(), self.data.kind, self.describe()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def _data_hash(self) -> str:
-        """Of data that was read it is known; of such as a program made up it is computed."""
+        """Return the data's hash. Loaded data carries its hash; for in-memory data it is computed."""
         from intarsia.tasks.data import content_hash
 
         data = self.data

@@ -1,4 +1,4 @@
-"""The one training loop: a queue of jobs, as many active at once as share a pass."""
+"""The training loop: it trains a queue of jobs, several of them in each pass through the base."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from intarsia.train.trunk import TrunkCache
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher is told after each step."""
+    """The progress of a run, reported to the watcher after a step."""
 
     job: Job
     step: int
@@ -38,16 +38,16 @@ class Progress:
     epochs: int
     loss: float
     metric: str
-    validation: float | None  # the last one
+    validation: float | None  # the last validation score
     tokens_per_second: float
     seconds_left: float
     resumed_at: int
-    reading: float | None = None  # the share of the texts that the base has read: before the first step, of features
+    reading: float | None = None  # before the first step of feature-based jobs: the share of texts the base has read
 
     def __str__(self) -> str:
         """One line for a progress bar."""
         if self.reading is not None:
-            return f"the base reads the texts · {seconds(self.seconds_left)} left of that"
+            return f"computing the base's states · {seconds(self.seconds_left)} left for this part"
         validation = "" if self.validation is None else f" · {self.metric} {score(self.validation)}"
         return (
             f"epoch {self.epoch}/{self.epochs} · loss {self.loss:.3f}{validation} · "
@@ -58,7 +58,7 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-BYTES_A_SECOND = 5e8  # that are stored, before it is known
+BYTES_A_SECOND = 5e8  # the assumed speed of checkpoint writes, until the first write is measured
 
 Done = Callable[[Job, Trained | IntarsiaError], None]
 StateFile = Callable[[Job], Path | None]
@@ -73,10 +73,10 @@ def train(
     save_every: float = 15.0,
     trunk: TrunkCache | None = None,
 ) -> Trained:
-    """Run a job to its end and return its best checkpoint.
+    """Train one job and return its best checkpoint.
 
-    With a `state_file` the run's state is stored every `save_every` seconds and at each epoch's end; a run that finds
-    its own state there goes on from it, and on a CPU ends with the same weights as one that was never interrupted.
+    With a `state_file`, a checkpoint is written every `save_every` seconds and at the end of each epoch. If the file
+    exists, training resumes from it. On a CPU a resumed run ends with the same weights as an uninterrupted run.
     """
     found: list[Trained | IntarsiaError] = []
     train_together(
@@ -107,21 +107,24 @@ def train_together(
     save_every: float = 15.0,
     trunk: TrunkCache | None = None,
 ) -> None:
-    """Run jobs to their ends, up to `together` of them (None: as many as fit) in each pass through the base.
+    """Train jobs, up to `together` of them (None: as many as fit) in each pass through the base.
 
-    When a job ends, stops early or diverges, `done` is called and the next job takes its slot; the others do not
-    notice. Jobs that change the base, or learn from stored states, run one at a time. `jobs` is read as slots become
-    free, so it may be a queue that others fill or take from; a length hint limits the slots of a stack. With
-    `score_test` each ended job's best checkpoint is scored on its test part as well, which decides nothing. `trunk`
-    keeps what the lower layers give, for jobs that have no dropout there (None: in memory alone); it is empty when all
-    jobs have ended. In its folder lie the states that feature-based jobs learn from, too, which stay.
+    When a job ends, stops early or diverges, `done` is called and the next job takes its slot. The other jobs are not
+    affected. Jobs that change the base, or learn from stored states, run one at a time.
+
+    `jobs` is read when slots become free, so it may be a queue that other code fills or empties. Its length hint limits
+    the number of training slots. With `score_test`, the best checkpoint of each job is also scored on the test part;
+    this score selects nothing.
+
+    `trunk` caches the outputs of the lower layers for jobs without dropout there (None: in memory only). It is empty
+    when all jobs have ended. Feature-based jobs store the base's states in its folder, and these files remain.
     """
     queue = _Queue(jobs)
     trunk = trunk or TrunkCache(encoder)
     scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
     active_jobs: dict[Run, ActiveJob] = {}
     saving, tidy = _Saving(save_every), MemoryTrim()
-    admitted = 1  # when the queue was last asked: it is asked again when one has left
+    admitted = 1  # the number of active jobs at the last read of the queue, which is read again when a job has left
     with _Interrupts() as interrupts:
         while True:
             one_left = len(active_jobs) < admitted
@@ -153,7 +156,7 @@ def train_together(
 
 
 def _end_epochs(active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: Done, *, score_test: bool) -> None:
-    """Score the runs whose epoch is over; those that have ended, or say what is no number, leave."""
+    """Score the runs whose epoch is over; remove the runs that have ended or whose predictions are not finite."""
     ended = [active_job for active_job in active_jobs.values() if active_job.epoch_over()]
     over = []
     for active_job, predictions in zip(
@@ -174,11 +177,11 @@ def _end_epochs(active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: D
 def _leave(run: Run, active_jobs: dict[Run, ActiveJob]) -> None:
     del active_jobs[run]
     run.leave()
-    run.stack_for = None  # nor does it keep the passes, if it is the last of its shape
+    run.slots_for = None  # a reference from an ended run would keep the recorded passes alive
 
 
 def _finite(predictions: RowPredictions) -> bool:
-    """Whether all of it are numbers; of words, their true ones' probabilities."""
+    """Return whether all predictions are finite; for masked words, the probabilities of the true words."""
     if isinstance(predictions, np.ndarray):
         return bool(np.isfinite(predictions).all())
     rows = (row["log_probability"] if row.dtype.names else row for row in predictions)
@@ -186,7 +189,7 @@ def _finite(predictions: RowPredictions) -> bool:
 
 
 def _test_scores(runs: list[Run], scheduler: Scheduler) -> dict[Run, dict[str, float]]:
-    """Of each run, by metric: its own, and those that are always reported of its kind of task."""
+    """Return each run's test scores by metric: the run's own metric, and those reported for its task kind."""
     tested = [run for run in runs if run.job.data.test]
     for run in tested:
         run.take_best()
@@ -198,10 +201,10 @@ def _test_scores(runs: list[Run], scheduler: Scheduler) -> dict[Run, dict[str, f
 
 
 def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob], done: Done) -> None:
-    """Tell each active_job its losses; one whose loss is not a number is done."""
+    """Record each active job's losses; remove the jobs whose loss is not finite."""
     for run, loss in losses:
         active_job = active_jobs.get(run)
-        if active_job is None:  # diverged a few steps ago
+        if active_job is None:  # the run diverged a few steps ago
             continue
         if math.isfinite(loss):
             active_job.clock.tick(active_job.epoch, loss)
@@ -211,7 +214,7 @@ def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob]
 
 
 class _Queue:
-    """Jobs in their order; those that cannot share a pass with the admitted ones wait."""
+    """The jobs in their order; jobs that cannot share a pass with the active jobs wait."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs, self.waiting = iter(jobs), list[Job]()
@@ -228,17 +231,17 @@ class _Queue:
 
 
 class _Saving:
-    """When to store the state of runs under way: every so often, and not so often that it takes up the time."""
+    """Decides when to write checkpoints: at intervals, and only if writing takes a small share of the time."""
 
     def __init__(self, every: float) -> None:
         self.every, self.last = every, time.monotonic()
-        self.took: float | None = None  # the last time
+        self.took: float | None = None  # seconds of the last save
 
     def due(self, active_jobs: Iterable[ActiveJob]) -> bool:
         return time.monotonic() - self.last > self.every and self.cheap(active_jobs)
 
     def cheap(self, active_jobs: Iterable[ActiveJob]) -> bool:
-        """Whether storing would be little of the time since the last."""
+        """Return whether a save would take a small share of the time since the last save."""
         took = sum(active_job.bytes for active_job in active_jobs) / BYTES_A_SECOND if self.took is None else self.took
         return self.every == 0 or time.monotonic() - self.last > 20 * took
 
@@ -251,7 +254,7 @@ class _Saving:
 
 
 class ActiveJob:
-    """A job on its way: its run, where it is in its epoch, where its state lies."""
+    """An active job: its run, its position in the epoch, and its checkpoint file."""
 
     def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0) -> None:
         self.state_file, self.run = state_file, run
@@ -266,13 +269,14 @@ class ActiveJob:
         return epoch_batches(self.run.tokens["train"].lengths, s.batch_size, s.seed, self.epoch)
 
     def epoch_over(self) -> bool:
-        return self.run.phase_done or self._step() >= len(self.batches)  # done already: resumed at its very end
+        # A run that resumes at the end of its last phase has `phase_done` before its first step.
+        return self.run.phase_done or self._step() >= len(self.batches)
 
     def _step(self) -> int:
         return self.run.state.step - self.epoch * self.run.steps_an_epoch
 
     def end_epoch(self, predictions: RowPredictions) -> bool:
-        """End an epoch, and a phase that is over with it. False: the job has ended."""
+        """End the epoch, and the phase if it is over; return False if the job has ended."""
         run = self.run
         if self._step() >= len(self.batches):
             run.end_epoch(self.epoch, self.clock.mean_loss(), predictions)
@@ -288,7 +292,7 @@ class ActiveJob:
 
     @property
     def bytes(self) -> int:
-        """Of a stored state, roughly; 0 where none is stored."""
+        """The approximate size of a checkpoint; 0 if the job writes none."""
         return 0 if self.state_file is None else 16 * self.run.best.numel()
 
     def next_rows(self) -> list[int]:
@@ -301,7 +305,7 @@ class ActiveJob:
 
 
 class _Interrupts:
-    """Holds Ctrl-C back until a step is whole and saved: half a step must not reach the disk."""
+    """Delays Ctrl-C until the step is complete and saved, because a checkpoint must not contain half a step."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -318,7 +322,7 @@ class _Interrupts:
 
     def _note(self, *_: object) -> None:
         if self.wanted:
-            raise KeyboardInterrupt  # asked twice: at once
+            raise KeyboardInterrupt  # a second Ctrl-C interrupts immediately
         self.wanted = True
 
     def obey(self) -> None:
@@ -327,7 +331,10 @@ class _Interrupts:
 
 
 class _Reading:
-    """Tells the watcher how far the base has read a job's texts, and obeys Ctrl-C in between: what is read is kept."""
+    """Reports to the watcher how many of a job's texts the base has read.
+
+    Ctrl-C takes effect between passes; the states of completed passes are stored.
+    """
 
     def __init__(self, job: Job, watch: Watch | None, interrupts: _Interrupts) -> None:
         self.job, self.watch, self.interrupts = job, watch, interrupts
@@ -336,7 +343,7 @@ class _Reading:
     def __call__(self, share: float, left: float) -> None:
         self.interrupts.obey()
         now = time.monotonic()
-        self.told = self.told or now  # what takes no time is not told
+        self.told = self.told or now  # a short computation is not reported
         if self.watch is not None and now - self.told > 0.5:
             self.told = now
             self.watch(
@@ -358,10 +365,10 @@ class _Reading:
 
 
 class _Clock:
-    """Counts time and losses, and tells the watcher."""
+    """Measures time, collects losses and reports to the watcher."""
 
     def __init__(self, run: Run, watch: Watch | None, every: float) -> None:
-        """`every`: seconds from one telling to the next, at least."""
+        """`every`: the minimum seconds between two reports."""
         self.run, self.watch = run, watch
         self.every, self.told = every, 0.0
         self.before, self.began = run.state.seconds, time.monotonic()
@@ -372,7 +379,7 @@ class _Clock:
         return self.before + time.monotonic() - self.began
 
     def mean_loss(self) -> float | None:
-        """Of the epoch; None where it was resumed at its very end."""
+        """Return the epoch's mean loss; None if the run resumed at the end of the epoch."""
         mean = float(np.mean(self.losses)) if self.losses else None
         self.losses = []
         return mean

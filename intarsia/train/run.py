@@ -1,4 +1,4 @@
-"""A job being trained: its tensors, optimizer and state."""
+"""A training run: a job with its slot, optimizer state and progress."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from intarsia.train.trunk import TrunkCache, trunk_layer
 
 
 def is_exclusive(method: Method) -> bool:
-    """Whether it cannot share a pass: it changes the base, or needs no pass at all."""
+    """Return whether runs of the method cannot share a pass: it changes the base or learns from stored states."""
     return method.changes_base or method.cached
 
 
 class Diverged(IntarsiaError):
-    """A job whose loss is no longer a number."""
+    """The loss or the validation outputs of a run contain NaN or infinity."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run ends with: what it learned (the best checkpoint), and how it got there."""
+    """The result of a run: its best checkpoint and its history."""
 
     learned: Learned
     metric: str
     state: checkpoint.State
-    test: float | None = None  # the score on the test part, where it was asked for
-    left_out: int = 0  # words of the training part that were too far back in their texts
+    test: float | None = None  # the score on the test part; None if it was not computed
+    left_out: int = 0  # words of the training part beyond the maximum length of their texts
     also: dict[str, float] = field(default_factory=dict)  # further scores on the test part, by metric
 
     @property
@@ -62,7 +62,7 @@ class Trained:
 
 
 class Run:
-    """A job in its slot: its tensors, optimizer and state."""
+    """A training run: a job with its slot, optimizer state and progress."""
 
     def __init__(
         self,
@@ -71,25 +71,25 @@ class Run:
         *,
         cache: Path | None = None,
         tokenizer: Tokenizer | None = None,
-        stack: Callable[[Run], TrainingSlots] | None = None,
+        slots_for: Callable[[Run], TrainingSlots] | None = None,
         trunk: TrunkCache | None = None,
         tell: Reading | None = None,
     ) -> None:
-        """`cache`: a folder for stored states; `tell` is told how far they are. `stack`: gives
-        the stack to take a slot of, in each phase; without it the run has one of its own."""
+        """`cache`: the folder for stored states; `tell` is called while they are computed. `slots_for` returns the
+        training slots from which the run takes its slot in each phase; None: the run creates a slot of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         self.method.check(shape)
         self.task_kind = kind_for(data)
         if self.task_kind.reads_tokens and self.method.cached:
             raise IntarsiaError(
-                f"the method {self.method.name} learns from one vector a text, and {data.kind} need one a word. "
-                "Choose another method."
+                f"the method {self.method.name} learns from one vector per text, but the task kind {data.kind!r} needs "
+                "one vector per word. Choose another method."
             )
         if self.task_kind.draws and not settings.trunk_dropout:
             raise IntarsiaError(
-                f"what the lower layers give cannot be kept for {data.kind}: they are hidden anew at each step. Leave "
-                "trunk_dropout on."
+                f"the outputs of the lower layers cannot be cached for the task kind {data.kind!r}: new words are "
+                "masked at each step. Leave trunk_dropout on."
             )
         self.head = self.task_kind.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
@@ -98,11 +98,11 @@ class Run:
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
         self.cache, self.tell = cache, tell
         self.trunk, self.trunk_layer = trunk or TrunkCache(encoder), trunk_layer(job, shape)
-        self.stored: dict[str, Tensor] = {}
+        self.stored_states: dict[str, Tensor] = {}
         began = time.monotonic()
         if self.method.cached:
             self.states("train"), self.states("dev")
-        reading = time.monotonic() - began
+        states_seconds = time.monotonic() - began
         train = self.tokens["train"]
         self.targets = self.task_kind.row_targets(data.train, train.inputs).to(encoder.device)
         self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
@@ -110,45 +110,48 @@ class Run:
         self.phases = self.method.phases(shape)
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
         self.steps = self.steps_an_epoch * sum(self.epochs)
-        self.state = checkpoint.State(seconds=reading)
-        self.stack_for = stack
+        self.state = checkpoint.State(seconds=states_seconds)
+        self.slots_for = slots_for
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
         self.enter(0, {}, self.head_starts)
 
     def enter(self, phase: int, kept: dict[str, Tensor], starts: dict[str, Tensor]) -> None:
-        """Begin a phase: fresh tensors (or `starts`), a fresh optimizer."""
+        """Begin a phase in an empty slot: fresh tensors (or those in `starts`) and a fresh optimizer state.
+
+        `kept`: the tensors that earlier phases left.
+        """
         self.state.phase, self.phase, self.kept = phase, self.phases[phase], kept
         self.specs = {f"method.{k}": v for k, v in self.phase.specs.items()} | self.head_specs
-        if self.stack_for is None:
-            self.stack = TrainingSlots(self.specs, 1, self.job.settings.adam, self.encoder)
+        if self.slots_for is None:
+            self.training_slots = TrainingSlots(self.specs, 1, self.job.settings.adam, self.encoder)
         else:
-            self.stack = self.stack_for(self)
-        self.slot = self.stack.take()
-        self.index = self.stack.index(self.specs)
-        self._write("now", self.stack.fresh(self.specs, starts, self.encoder, self.job.settings.seed))
+            self.training_slots = self.slots_for(self)
+        self.slot = self.training_slots.take()
+        self.index = self.training_slots.index(self.specs)
+        self._write("now", self.training_slots.fresh(self.specs, starts, self.encoder, self.job.settings.seed))
         self.best = self._read("now").clone() if self.last_phase else self._read("now")
 
     def leave(self) -> None:
-        """Give the slot back."""
-        self.stack.free.append(self.slot)
+        """Free the slot."""
+        self.training_slots.free.append(self.slot)
 
     def _read(self, name: str) -> Tensor:
-        return self.stack.read(self.stack.buffers[name], self.slot, self.index)
+        return self.training_slots.read(self.training_slots.buffers[name], self.slot, self.index)
 
     def _write(self, name: str, row: Tensor) -> None:
-        self.stack.write(self.stack.buffers[name], self.slot, self.index, row)
+        self.training_slots.write(self.training_slots.buffers[name], self.slot, self.index, row)
 
     @property
     def slots(self) -> Slots:
-        return self.stack.slots
+        return self.training_slots.slots
 
     @property
     def leaves(self) -> dict[str, Tensor]:
-        return self.stack.leaves
+        return self.training_slots.leaves
 
     @property
     def adam(self) -> Adam:
-        return self.stack.adam
+        return self.training_slots.adam
 
     @property
     def last_phase(self) -> bool:
@@ -159,37 +162,40 @@ class Run:
         return is_exclusive(self.method)
 
     def states(self, part: str) -> Tensor:
-        """The plain base's pooled states of a part, computed once: for methods that learn from these alone."""
-        if part not in self.stored:
-            self.stored[part] = pooled_states(self.encoder, self.tokens[part], self.job.pooling, self.cache, self.tell)
-        return self.stored[part]
+        """Return the frozen base's pooled states of a part, computed once, for methods that learn from them."""
+        if part not in self.stored_states:
+            self.stored_states[part] = pooled_states(
+                self.encoder, self.tokens[part], self.job.pooling, self.cache, self.tell
+            )
+        return self.stored_states[part]
 
     @cached_property
-    def wanted(self) -> np.ndarray:
-        """[rows, outputs] what the training rows ask for, as numbers: 1 for a label that holds, or the score."""
+    def target_values(self) -> np.ndarray:
+        """[rows, outputs] the targets of the training rows as floats: 1 for a true label, or the score."""
         targets = self.targets.cpu()
         if self.task_kind.kind == "label":
             return F.one_hot(targets, self.task_kind.outputs).float().numpy()
         return targets.view(len(targets), -1).float().numpy()
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
-        """The stack's leaves [slots, …] of the method or of the head, without their prefix."""
+    def slot_leaves(self, prefix: str) -> dict[str, Tensor]:
+        """Return the leaves [slots, …] of all slots whose names begin with `prefix` ("method." or "head.")."""
         return {k.removeprefix(prefix): v for k, v in self.leaves.items() if k.startswith(prefix)}
 
-    def own(self, prefix: str = "method.") -> dict[str, Tensor]:
-        """The leaves of the method or the head, this run's own part of them."""
-        found = {}
-        for name, leaf in self.part(prefix).items():
-            mine = leaf.squeeze(0) if leaf.shape[0] == 1 else leaf[self.slot]  # without a copy of its gradient
+    def own_leaves(self, prefix: str = "method.") -> dict[str, Tensor]:
+        """Return this run's part of the leaves whose names begin with `prefix` ("method." or "head.")."""
+        own = {}
+        for name, leaf in self.slot_leaves(prefix).items():
+            tensor = leaf.squeeze(0) if leaf.shape[0] == 1 else leaf[self.slot]  # squeeze does not copy the gradient
             if self.index is not None:
-                mine = mine[tuple(slice(0, size) for size in self.specs[prefix + name].shape)]
-            found[name] = mine
-        return found
+                tensor = tensor[tuple(slice(0, size) for size in self.specs[prefix + name].shape)]
+            own[name] = tensor
+        return own
 
     def head_logits(self, pooled: Tensor, weights: Mapping[str, Tensor], noise: Noise | None) -> Tensor:
-        own = self.own() if self.method.touches_rows else {}
+        """Return the head's logits for pooled states; `weights`: the run's replacements of the base's weights."""
+        own = self.own_leaves() if self.method.touches_rows else {}
         return self.head.logits(
-            self.own("head."),
+            self.own_leaves("head."),
             pooled,
             self.encoder,
             noise,
@@ -199,22 +205,22 @@ class Run:
         )
 
     def drawn(self, rows: Sequence[int]) -> list[Segment]:
-        """Training rows as the step that comes has them."""
+        """Return the segments of training rows for the next step (masked words are drawn anew at each step)."""
         return self.task_kind.at_step(self.tokens["train"].inputs, rows, self.job.settings.seed, self.state.step)
 
     def loss(self, logits: Tensor, rows: Sequence[int], segments: Sequence[Segment]) -> Tensor:
-        """The mean loss of training rows."""
+        """Return the mean loss of training rows."""
         return self.task_kind.loss(logits, self.targets[list(rows)], segments)
 
     def penalty(self) -> Tensor | None:
-        """What the method adds to the loss."""
+        """Return the penalty that the method adds to the loss; None if it has none."""
         if not self.method.changes_base:
             return None
         shape, base = self.encoder.shape, self.encoder.weights
-        return self.method.penalty(self.phase.name, shape, self.own(), self.kept, base)
+        return self.method.penalty(self.phase.name, shape, self.own_leaves(), self.kept, base)
 
     def apply(self, gradient: Tensor, loss: float, rows: Sequence[int]) -> None:
-        """The optimizer's step with the gradient [1, parameters] of a batch, in a slot of its own."""
+        """Take the optimizer step of a run that has its own optimizer; `gradient`: [1, parameters]."""
         if not math.isfinite(loss):
             raise self.diverged(loss)
         rates = torch.tensor([self.rate()], device=gradient.device, dtype=gradient.dtype)
@@ -222,26 +228,26 @@ class Run:
         self.advance(rows)
 
     def rate(self) -> float:
-        """The learning rate of the step that comes."""
+        """Return the learning rate of the next step."""
         s, state = self.job.settings, self.state
         steps = self.steps_an_epoch * self.epochs[state.phase]
         return linear_rate(state.step - state.phase_step, steps, s.learning_rate * self.phase.rate, s.warmup)
 
     def corrections(self) -> tuple[float, float]:
-        """Of the optimizer's means in the step that comes."""
+        """Return the bias corrections of Adam's moments in the next step."""
         return self.job.settings.adam.corrections(self.state.step - self.state.phase_step)
 
     def advance(self, rows: Sequence[int]) -> None:
-        """Note a step on these rows."""
+        """Count a step on these rows."""
         self.state.step += 1
         self.state.tokens += int(self.tokens["train"].lengths[np.asarray(rows)].sum())
 
     def diverged(self, loss: float | None) -> Diverged:
-        """`loss` None: it was finite, but what the run says of the validation part is not."""
-        what = "its answers are no numbers" if loss is None else f"its loss is {loss}"
+        """Return the error of this run; `loss` None: the loss was finite, but the validation outputs are not."""
+        reason = "its validation outputs contain NaN or infinity" if loss is None else f"its loss is {loss}"
         return Diverged(
             f"training of {self.job.name!r} diverged at step {self.state.step + (loss is not None)} of {self.steps}: "
-            f"{what}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
+            f"{reason}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
         )
 
     def score(
@@ -251,13 +257,13 @@ class Run:
         tuned: Mapping[str, Any] | None = None,
         metric: str | None = None,
     ) -> float:
-        """The score of what it says about dev or test, with what was `tuned` then or, without that, at its best."""
+        """Return the score of predictions for dev or test; `tuned`: values to use (None: those of the best epoch)."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
         task_kind = best_kind(self.task_kind, self.state) if tuned is None else self.task_kind.tuned(tuned)
         return task_kind.measure(metric or self.metric, examples, self.tokens[part].inputs, list(predictions), 0).value
 
     def end_epoch(self, epoch: int, mean_loss: float | None, predictions: Sequence[np.ndarray] | np.ndarray) -> None:
-        """Note an epoch that is over; `predictions` is what the run now says about each row of dev."""
+        """Add an epoch to the history and update the best checkpoint; `predictions`: those for each row of dev."""
         state = self.state
         entry: dict[str, Any] = {"epoch": epoch + 1, "step": state.step, "loss": mean_loss}
         state.history.append(entry)
@@ -269,16 +275,17 @@ class Run:
         value = entry[self.metric] = self.score("dev", predictions, entry)
         if (label := self.task_kind.always(self.job.data.dev, list(predictions))) is not None:
             entry["always"] = label
-        if state.best is None or value >= state.best:  # of equal ones the later, trained longer
+        if state.best is None or value >= state.best:  # at equal scores prefer the later epoch, which trained longer
             state.best, state.best_epoch = value, epoch + 1
             self.best.copy_(self._read("now"))
 
     def next_phase(self) -> None:
-        """Leave a phase that has ended for the one after it."""
-        own = {k.removeprefix("method."): v for k, v in self.slots.get(self.slot).items()}
-        head = {k: own.pop(k) for k in self.head_specs}
+        """End the present phase and begin the next."""
+        tensors = {k.removeprefix("method."): v for k, v in self.slots.get(self.slot).items()}
+        head = {k: tensors.pop(k) for k in self.head_specs}
+        shape, base = self.encoder.shape, self.encoder.weights
         with torch.no_grad():
-            ending = self.method.end_phase(self.phase.name, self.encoder.shape, own, self.kept, self.encoder.weights)
+            ending = self.method.end_phase(self.phase.name, shape, tensors, self.kept, base)
         starts = {f"method.{k}": v for k, v in ending.starts.items()} | (head if ending.keep_head else self.head_starts)
         state = self.state
         state.phase_step, state.phase_epoch = state.step, len(state.history)
@@ -286,40 +293,43 @@ class Run:
 
     @property
     def phase_done(self) -> bool:
+        """Whether the phase has had all its epochs, or the patience is exhausted."""
         patience, state = self.job.settings.patience, self.state
         epoch = len(state.history)
         if epoch - state.phase_epoch >= self.epochs[state.phase]:
             return True
         if not self.last_phase or patience is None:
             return False
-        better = next((e["epoch"] for e in state.history if e.get(self.metric) == state.best), 0)  # equal is not better
-        return epoch - max(better, state.phase_epoch) >= patience
+        # The first epoch with the best score counts, because an equal score is no improvement.
+        improved = next((e["epoch"] for e in state.history if e.get(self.metric) == state.best), 0)
+        return epoch - max(improved, state.phase_epoch) >= patience
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds."""
-        now = {name: self._read(name) for name in self.stack.buffers}
-        if self.last_phase:  # before it there is no best one
-            now["best"] = self.best
-        return now | {f"kept.{name}": tensor for name, tensor in self.kept.items()}
+        """Return the tensors of a checkpoint."""
+        tensors = {name: self._read(name) for name in self.training_slots.buffers}
+        if self.last_phase:  # earlier phases select no best epoch
+            tensors["best"] = self.best
+        return tensors | {f"kept.{name}": tensor for name, tensor in self.kept.items()}
 
     def resume(self, state: checkpoint.State, tensors: dict[str, Tensor]) -> None:
+        """Continue from a checkpoint."""
         kept = {k.removeprefix("kept."): v.to(self.encoder.device) for k, v in tensors.items() if k.startswith("kept.")}
         self.state = state
         self.leave()
         self.enter(state.phase, kept, {})
-        for name in self.stack.buffers:
+        for name in self.training_slots.buffers:
             self._write(name, tensors[name])
         if self.last_phase:
             self.best.copy_(tensors["best"])
 
     def take_best(self) -> None:
-        """Put the best epoch's tensors in the place of the present ones."""
+        """Replace the present tensors by those of the best epoch."""
         self._write("now", self.best)
 
     def result(self, tested: Mapping[str, float] | None = None) -> Trained:
-        """`tested`: scores on the test part, by metric."""
+        """Return the best epoch's tensors and the history; `tested`: scores on the test part, by metric."""
         kept = {f"method.{name}": tensor for name, tensor in self.kept.items()}
-        tensors = kept | unflat(self.specs, self.best)
+        tensors = kept | named_tensors(self.specs, self.best)
         left_out = self.tokens["train"].inputs.left_out
         task_kind = best_kind(self.task_kind, self.state)
         also = dict(tested or {})
@@ -329,15 +339,17 @@ class Run:
 
 
 def best_kind(task_kind: TaskKind, state: checkpoint.State) -> TaskKind:
-    """With what was tuned at the best epoch."""
+    """Return the task kind with the values that were tuned at the best epoch."""
     return task_kind.tuned(state.history[state.best_epoch - 1]) if state.best_epoch else task_kind
 
 
 def head_specs(job: Job, head: Head, shape: Shape) -> dict[str, Spec]:
+    """Return the specs of the head's tensors, with the prefix "head."."""
     return {f"head.{k}": v for k, v in head.tensors(shape, job.method.row_width(shape)).items()}
 
 
-def unflat(specs: Mapping[str, Spec], row: Tensor) -> dict[str, Tensor]:
+def named_tensors(specs: Mapping[str, Spec], row: Tensor) -> dict[str, Tensor]:
+    """Return copies of the named tensors in a flat row [1, parameters]."""
     sizes = [spec.size for spec in specs.values()]
     parts = row[0].detach().split(sizes) if sizes else ()
     return {name: part.view(specs[name].shape).clone() for name, part in zip(specs, parts, strict=True)}

@@ -1,4 +1,4 @@
-"""Where runs are admitted: which jobs may share a pass, how many of them, and what takes their steps."""
+"""The scheduler: it decides which jobs share a pass, how many of them, and which stepper takes their steps."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from intarsia.train.stepper import Stepper
 from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache, trunk_layer
 
-MOST_ACTIVE = 64  # of a stack on a GPU, unless told otherwise
-TOKENS_A_PASS = 4096.0  # on CPUs more does not pay
+MOST_ACTIVE = 64  # the default number of training slots on a GPU
+TOKENS_A_PASS = 4096.0  # on a CPU, larger passes are not faster per token
 
 
-CHEAP = 16384  # tokens: on a GPU a pass of so many takes a few times what the smallest takes
+CHEAP = 16384  # tokens: on a GPU a pass of this size takes only a few times as long as the smallest pass
 
 
 def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
-    """Whether jobs on one data set cost little more together than one alone: on a GPU whose passes are recorded, while
-    one pass holds them all and is not large."""
+    """Return whether several jobs on one data set cost little more than one job.
+
+    This holds on a GPU with recorded passes, if one pass of at most `CHEAP` tokens holds all jobs.
+    """
     if encoder.device.type != "cuda":
         return False
     from intarsia.train.cuda_graph import can_record
@@ -35,19 +37,19 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
         return False
     data, settings = jobs[0].data, jobs[0].settings
     letters = sum(len(e.text) + len(e.pair or "") for e in data.train) / len(data.train)
-    tokens = min(settings.max_length, 2 + letters / 4)  # of an example, roughly
+    tokens = min(settings.max_length, 2 + letters / 4)  # a rough estimate for one example
     return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
 class Scheduler:
-    """The runs of one call of `train_together`.
+    """Schedules the runs of one call of `train_together`.
 
-    On a GPU with Triton, runs of one shape take slots of one stack and their passes are recorded (`GraphStepper`); when
-    they have ended, the runs of the next shape take their place. Elsewhere any runs share a pass (`Eager`).
+    On a GPU with Triton, runs of one shape share training slots, and their passes are recorded (`GraphStepper`). When
+    these runs have ended, the runs of the next shape follow. Elsewhere, runs of any shape share a pass (`Eager`).
     """
 
     def __init__(self, encoder: Encoder, together: int | None, trunk: TrunkCache, jobs: int = MOST_ACTIVE) -> None:
-        """`jobs`: how many there will be, at most; a stack has no active_jobs that would stay empty."""
+        """`jobs`: the maximum number of jobs, which limits the number of training slots."""
         self.encoder, self.together, self.trunk = encoder, together, trunk
         self.slots = together or max(1, min(jobs, MOST_ACTIVE))
         self.tokenizer = Tokenizer(encoder)
@@ -55,11 +57,11 @@ class Scheduler:
 
     @property
     def tell_every(self) -> float:
-        """Seconds between what a watcher is told of a run: the steps of many runs are too quick to tell each."""
+        """Seconds between two progress reports of a run. Recorded steps are too fast to report each of them."""
         return 0.0 if self._recorded() is None else 0.5
 
     def accepts(self, active_jobs: Mapping[Run, Any]) -> Callable[[Job], bool]:
-        """Which jobs may join those admitted."""
+        """Return a predicate: whether a job may join the active jobs."""
         if not active_jobs:
             return lambda _: True
         other = next(iter(active_jobs)).job
@@ -77,19 +79,19 @@ class Scheduler:
         )
 
     def _same_dropout(self, job: Job, other: Job) -> bool:
-        """Whether both have dropout in the same layers, as all rows of a pass have."""
+        """Return whether both jobs have dropout in the same layers; all rows of a pass must have."""
         if job.settings.trunk_dropout or not job.settings.dropout or job.method == other.method:
             return True
         return trunk_layer(job, self.encoder.shape) == trunk_layer(other, self.encoder.shape)
 
     def room(self, active_jobs: Mapping[Run, Any]) -> bool:
-        """Whether one more job may be admitted."""
+        """Return whether one more job may become active."""
         if not active_jobs:
             return True
         if self.together is not None and len(active_jobs) >= self.together:
             return False
         recorded = self._recorded()
-        if recorded is not None and not recorded.stack.free:
+        if recorded is not None and not recorded.training_slots.free:
             return False
         if self.together is not None:
             return True
@@ -97,13 +99,13 @@ class Scheduler:
         return bool(tokens * (len(active_jobs) + 1) / len(active_jobs) <= self._tokens_a_pass())
 
     def run(self, job: Job, active_jobs: Mapping[Run, Any], tell: Reading | None = None) -> Run:
-        """ActiveJob a job. `tell` is told how far the base has read its texts, where it learns from what that gives."""
+        """Start a run for a job; `tell` is called while the base computes the stored states of a feature-based job."""
         if not active_jobs:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
-        stack = None if recorded is None else recorded.stack_for
+        slots_for = None if recorded is None else recorded.slots_for
         run = Run(
-            job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, stack=stack, trunk=self.trunk,
+            job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, slots_for=slots_for, trunk=self.trunk,
             tell=tell,
         )  # fmt: skip
         runs = (*active_jobs, run)
@@ -122,12 +124,14 @@ class Scheduler:
         if recorded is not None:
             recorded.passes.clear()
         del recorded
-        gc.collect()  # the old stack's passes know it: only so is its memory free, of which the new one takes its share
+        # The old stepper and its recorded passes refer to each other. Only garbage collection frees their GPU memory,
+        # and the new stepper sizes its slots by the free memory.
+        gc.collect()
         torch.cuda.empty_cache()
         return GraphStepper(job, self.encoder, self.slots)
 
     def _records(self, job: Job) -> bool:
-        """Whether the job's passes can be recorded."""
+        """Return whether the job's passes can be recorded."""
         if self.encoder.device.type != "cuda" or job.method.cached or trunk_layer(job, self.encoder.shape):
             return False
         from intarsia.train.cuda_graph import can_record

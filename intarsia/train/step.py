@@ -1,7 +1,8 @@
-"""Passes that several runs share.
+"""Eager training steps: one pass through the base for several runs.
 
-Every run owns the tokens of its own batch. The base is frozen, so the gradient of the sum of all losses by a run's
-tensors is the gradient of its own loss: jobs together end where each would have ended alone.
+Each run owns the tokens of its own batch, and the base is frozen. Therefore the gradient of the summed losses with
+respect to a run's tensors is the gradient of that run's loss. Jobs that train together get the same weights as jobs
+that train separately.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from intarsia.encoder.routed import Group
 from intarsia.tasks.heads import pool
 from intarsia.train.run import Diverged, Run
 
-TOKENS_A_PASS = {"cpu": 4096, "cuda": 32768}  # of evaluation
+TOKENS_A_PASS = {"cpu": 4096, "cuda": 32768}  # in evaluation
 
-RunRows = Sequence[tuple[Run, Sequence[int]]]  # runs, and the rows that each has in a pass
+RunRows = Sequence[tuple[Run, Sequence[int]]]  # each run with its rows in a pass
 
 
 def step_together(pairs: RunRows) -> list[float]:
-    """One optimizer step of each run on its own rows, in one pass through the base; returns the losses.
+    """Take one optimizer step of each run on its own rows, in one pass through the base; return the losses.
 
-    A run whose loss is not a number takes no step; the others are untouched by it.
+    A run whose loss is NaN or infinite takes no step; the other runs are unaffected. If it is the only run, `Diverged`
+    is raised.
     """
     noise = _noise(pairs)
     drawn = [run.drawn(rows) for run, rows in pairs]
@@ -39,23 +41,23 @@ def step_together(pairs: RunRows) -> list[float]:
         losses.append(run.loss(out, rows, segments))
         penalty = run.penalty()
         totals.append(losses[-1] if penalty is None else losses[-1] + penalty)
-    wanted = [[leaf for leaf in run.leaves.values() if leaf.requires_grad] for run, _ in pairs]
-    found = iter(torch.autograd.grad(totals, [leaf for leaves in wanted for leaf in leaves], allow_unused=True))
-    gradients = [run.slots.laid_out(run.leaves, found) for run, _ in pairs]
+    trained = [leaf for run, _ in pairs for leaf in run.leaves.values() if leaf.requires_grad]
+    leaf_gradients = iter(torch.autograd.grad(totals, trained, allow_unused=True))
+    gradients = [run.slots.laid_out(run.leaves, leaf_gradients) for run, _ in pairs]
     values = torch.stack([loss.detach() for loss in losses]).tolist()
-    wrong: Diverged | None = None
+    diverged: Diverged | None = None
     for (run, rows), gradient, value in zip(pairs, gradients, values, strict=True):
         try:
             run.apply(gradient, value, rows)
         except Diverged as error:
-            wrong = error
-    if wrong is not None and len(pairs) == 1:
-        raise wrong
+            diverged = error
+    if diverged is not None and len(pairs) == 1:
+        raise diverged
     return values
 
 
 def _noise(pairs: RunRows) -> Noise:
-    """The random numbers of a pass: a function of the jobs in it, their seeds and steps."""
+    """Return the random numbers of a pass, a function of the seeds and steps of its runs."""
     entropy = [number for run, _ in pairs for number in (run.job.settings.seed, run.state.step)]
     return Noise(entropy, pairs[0][0].encoder.device, dropout=pairs[0][0].job.settings.dropout)
 
@@ -63,54 +65,63 @@ def _noise(pairs: RunRows) -> Noise:
 def logits_together(
     pairs: RunRows, part: str, noise: Noise | None = None, drawn: Sequence[Sequence[Segment]] | None = None
 ) -> list[Tensor]:
-    """Each run's logits for its own rows of a part of its data; of training, as they are `drawn` for the step."""
+    """Return each run's logits for its rows of a part of its data.
+
+    `drawn`: the segments of the rows, where a step draws them anew (masked words); None: the tokenized rows.
+    """
     drawn = drawn or [[run.tokens[part].segments[r] for r in rows] for run, rows in pairs]
     if pairs[0][0].exclusive:
-        return [_logits_alone(run, rows, part, noise, own) for (run, rows), own in zip(pairs, drawn, strict=True)]
+        return [
+            _exclusive_logits(run, rows, part, noise, segments)
+            for (run, rows), segments in zip(pairs, drawn, strict=True)
+        ]
     encoder = pairs[0][0].encoder
-    batch = pack([segment for own in drawn for segment in own], encoder.device)
+    batch = pack([segment for segments in drawn for segment in segments], encoder.device)
     groups = []
     first = 0
     for run, rows in pairs:
-        groups.append(Group(run.method, run.places, run.part("method."), first, (run.slot,), (len(rows),)))
+        groups.append(Group(run.method, run.places, run.slot_leaves("method."), first, (run.slot,), (len(rows),)))
         first += len(rows)
-    states = encoder.forward(batch, groups, training=noise is not None, noise=noise, above=_below(pairs, part))
+    states = encoder.forward(batch, groups, training=noise is not None, noise=noise, above=_trunk_states(pairs, part))
     out = []
-    for group, (run, _), own in zip(groups, pairs, drawn, strict=True):
+    for group, (run, _), segments in zip(groups, pairs, drawn, strict=True):
         last = group.first + group.rows[0]
-        mine = states[batch.offsets[group.first] : batch.offsets[last]]
-        pooled = pool(mine, batch.part(group.first, last), run.head.pooling)
-        out.append(run.head_logits(run.task_kind.read(pooled, own), {}, noise))
+        run_states = states[batch.offsets[group.first] : batch.offsets[last]]
+        pooled = pool(run_states, batch.part(group.first, last), run.head.pooling)
+        out.append(run.head_logits(run.task_kind.read(pooled, segments), {}, noise))
     return out
 
 
-def _below(pairs: RunRows, part: str) -> tuple[int, Tensor] | None:
-    """The layer at which a pass of these runs begins, and what enters it."""
+def _trunk_states(pairs: RunRows, part: str) -> tuple[int, Tensor] | None:
+    """Return the layer at which a pass of these runs begins and its input states; None: the pass has no trunk."""
     layer = min(run.trunk_layer for run, _ in pairs)
     if layer == 0:
         return None
     return layer, pairs[0][0].trunk.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
 
 
-def _logits_alone(run: Run, rows: Sequence[int], part: str, noise: Noise | None, segments: Sequence[Segment]) -> Tensor:
-    """Of a run with weights of its own in place of the base's, or one that learns from stored states."""
+def _exclusive_logits(
+    run: Run, rows: Sequence[int], part: str, noise: Noise | None, segments: Sequence[Segment]
+) -> Tensor:
+    """Return the logits of a run that replaces weights of the base or learns from stored states."""
     encoder, method = run.encoder, run.method
-    own = run.own()
+    tensors = run.own_leaves()
     if method.cached:
-        return run.head_logits(method.mixed(own, run.states(part)[list(rows)].to(encoder.device)), {}, noise)
+        return run.head_logits(method.mixed(tensors, run.states(part)[list(rows)].to(encoder.device)), {}, noise)
     batch: Batch = pack(segments, encoder.device)
-    weights = method.weights(run.phase.name, encoder.shape, own, run.kept, encoder.weights, noise)
+    weights = method.weights(run.phase.name, encoder.shape, tensors, run.kept, encoder.weights, noise)
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
-    above = _below([(run, rows)], part)
+    above = _trunk_states([(run, rows)], part)
     states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
     return run.head_logits(run.task_kind.read(pool(states, batch, run.head.pooling), segments), weights, noise)
 
 
 @torch.no_grad()
 def predict(run: Run, part: str) -> Any:
-    """Probabilities (or scores) of each row of a part, in order, with the present tensors.
+    """Return the current probabilities (or scores) of each row of a part, in order.
 
-    An array [rows, outputs]; of kinds that read tokens, a list with an array [tokens, outputs] for each row.
+    The result is an array [rows, outputs]. For task kinds that read tokens it is a list with an array [tokens, outputs]
+    for each row.
     """
     lengths = run.tokens[part].lengths
     out: list[np.ndarray] = [np.empty(0)] * len(lengths)
@@ -123,22 +134,24 @@ def predict(run: Run, part: str) -> Any:
 
 
 class Eager:
-    """Takes steps as they come: any runs together, on any device."""
+    """The stepper without recorded passes: any runs share a pass, on any device."""
 
     def __init__(self) -> None:
-        self.known: list[tuple[Run, float]] = []
+        self.unread: list[tuple[Run, float]] = []
 
     def step(self, pairs: RunRows) -> None:
+        """Take one optimizer step of each run on its rows."""
         try:
             losses = step_together(pairs)
-        except Diverged:  # alone in its pass
+        except Diverged:  # raised only for a single run
             losses = [math.nan]
-        self.known += [(run, loss) for (run, _), loss in zip(pairs, losses, strict=True)]
+        self.unread += [(run, loss) for (run, _), loss in zip(pairs, losses, strict=True)]
 
     def losses(self, *, wait: bool = False) -> Iterator[tuple[Run, float]]:
-        """Of the steps taken, as far as they are known by now (`wait`: of all); each once, in their order."""
-        known, self.known = self.known, []
-        return iter(known)
+        """Return (run, loss) of all steps since the last call, in order; eager losses are never pending."""
+        unread, self.unread = self.unread, []
+        return iter(unread)
 
     def predict(self, runs: Sequence[Run], part: str) -> list[Any]:
+        """Return each run's predictions for all rows of a part of its data."""
         return [predict(run, part) for run in runs]

@@ -1,4 +1,4 @@
-"""The heads and losses of all slots of a stack whose heads read every token: spans, and tags."""
+"""The heads and losses of all training slots for task kinds that read every token: spans and tags."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ TOKEN_KINDS = ("span", "tags")
 
 
 class TokenLosses(HeadLosses):
-    """Rows are gathered from the stream of tokens into a block, [rows, longest, outputs]."""
+    """The losses of heads that read tokens, computed on rows gathered into a block [rows, longest, outputs]."""
 
     def __init__(
-        self, kind: str, stack: TrainingSlots, encoder: Encoder, each: int, outputs: int, max_length: int
+        self, kind: str, training_slots: TrainingSlots, encoder: Encoder, slot_rows: int, outputs: int, max_length: int
     ) -> None:
         self.kind = kind
-        places = 2 if kind == "span" else max(128, 1 << (max_length - 1).bit_length())  # that a row asks about
-        super().__init__(stack, encoder, "none", each, outputs, asked=places, nothing=NO_TAG)
+        # A span has two targets, its first and last token. Tags have one target per token.
+        targets = 2 if kind == "span" else max(128, 1 << (max_length - 1).bit_length())
+        super().__init__(training_slots, encoder, "none", slot_rows, outputs, row_targets=targets, no_target=NO_TAG)
 
     def losses(self, states: Tensor, tables: DeviceTables, noise: DeviceNoise, leaves: Mapping[str, Tensor]) -> Tensor:
-        """[slots] the mean loss over each slot's rows, or words; 0 where it has none."""
+        """Return the mean loss [slots] over each slot's rows (spans) or tagged words (tags); 0 if there are none."""
         from intarsia.kernels import dropout, linear
 
         layout, x = tables.layout(), states.float()
@@ -37,31 +38,31 @@ class TokenLosses(HeadLosses):
             x = dropout.dropout(x, p, noise.site(), layout)
         weight, bias = leaves["head.output.weight"], leaves["head.output.bias"]
         logits = linear.linear(x, weight, bias, weight.detach(), layout)  # [tokens, outputs]
-        rows = self.slots * self.each
+        rows = self.slots * self.slot_rows
         starts, lengths = tables["row_start"][:rows, None], tables["row_length"][:rows, None]
-        steps = torch.arange(layout.longest, device=x.device)
-        there = steps < lengths  # [rows, longest]
-        index = (starts + steps).clamp_max(layout.tokens - 1)
+        positions = torch.arange(layout.longest, device=x.device)
+        present = positions < lengths  # [rows, longest]
+        index = (starts + positions).clamp_max(layout.tokens - 1)
         block = logits.index_select(0, index.view(-1)).view(rows, layout.longest, self.outputs)
-        asked = self["targets"].view(rows, -1)
-        losses = (self._of_spans if self.kind == "span" else self._of_tags)(block, there, asked)
-        self.found.copy_(losses.detach())
+        targets = self["targets"].view(rows, -1)
+        losses = (self._span_losses if self.kind == "span" else self._tag_losses)(block, present, targets)
+        self.last_losses.copy_(losses.detach())
         return losses
 
-    def _of_spans(self, block: Tensor, there: Tensor, asked: Tensor) -> Tensor:
-        some = there[:, 0]  # rows that there are
-        held = torch.where(there[..., None], block, -torch.inf)
-        held = torch.where(some[:, None, None], held, 0.0)
-        at = asked.long().clamp(0, block.shape[1] - 1)  # [rows, 2]
-        each = held.logsumexp(1) - held.gather(1, at[:, None])[:, 0]
-        return self._mean(torch.where(some, each.mean(1), 0.0), some)
+    def _span_losses(self, block: Tensor, present: Tensor, targets: Tensor) -> Tensor:
+        present_rows = present[:, 0]
+        masked = torch.where(present[..., None], block, -torch.inf)
+        masked = torch.where(present_rows[:, None, None], masked, 0.0)
+        ends = targets.long().clamp(0, block.shape[1] - 1)  # [rows, 2]: the first and last token
+        losses = masked.logsumexp(1) - masked.gather(1, ends[:, None])[:, 0]
+        return self._slot_means(torch.where(present_rows, losses.mean(1), 0.0), present_rows)
 
-    def _of_tags(self, block: Tensor, there: Tensor, asked: Tensor) -> Tensor:
-        wanted = asked[:, : block.shape[1]].long()
-        tagged = there & (wanted != NO_TAG)
-        each = block.logsumexp(-1) - block.gather(-1, wanted.clamp_min(0)[..., None])[..., 0]
-        return self._mean(torch.where(tagged, each, 0.0), tagged)
+    def _tag_losses(self, block: Tensor, present: Tensor, targets: Tensor) -> Tensor:
+        tags = targets[:, : block.shape[1]].long()
+        tagged = present & (tags != NO_TAG)
+        losses = block.logsumexp(-1) - block.gather(-1, tags.clamp_min(0)[..., None])[..., 0]
+        return self._slot_means(torch.where(tagged, losses, 0.0), tagged)
 
-    def _mean(self, each: Tensor, counted: Tensor) -> Tensor:
-        """Over what is counted of each slot."""
-        return each.view(self.slots, -1).sum(1) / counted.view(self.slots, -1).sum(1).clamp_min(1)
+    def _slot_means(self, losses: Tensor, counted: Tensor) -> Tensor:
+        """Return the mean loss [slots] over the counted places of each slot."""
+        return losses.view(self.slots, -1).sum(1) / counted.view(self.slots, -1).sum(1).clamp_min(1)

@@ -1,4 +1,4 @@
-"""Tokenized texts: as segments, and laid end to end for passes of fixed shape."""
+"""Tokenized texts, as segments and as flat arrays (for passes of fixed shape)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intarsia.tasks.kind_registry import kind_for
 
 
 class Tokens:
-    """One part of a data set."""
+    """The tokens of one part (train, dev or test) of a data set."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -26,15 +26,17 @@ class Tokens:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """[segments] where each begins in `ids`."""
+        """[segments] the start of each segment in `ids`."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def ids(self) -> np.ndarray:
+        """[tokens] the token ids of all segments, concatenated."""
         return np.fromiter((i for s in self.segments for i in s.ids), np.int32, int(self.lengths.sum()))
 
     @cached_property
     def types(self) -> np.ndarray | None:
+        """[tokens] the token types of all segments, concatenated; None if no segment has types."""
         if all(s.types is None for s in self.segments):
             return None
         return np.fromiter(
@@ -43,30 +45,30 @@ class Tokens:
 
 
 class Tokenizer:
-    """Tokenizes a data set once, however many jobs learn from it."""
+    """Tokenizes each data set once; all jobs on it share the result."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.known: dict[tuple[int, int], Parts] = {}
+        self.cache: dict[tuple[int, int], Parts] = {}
 
     def __call__(self, data: TaskData, max_length: int) -> Parts:
         key = (id(data), max_length)
-        if key not in self.known:  # the parts keep the data too: its id stays its own
-            self.known[key] = Parts(data, max_length, self.encoder)
-        return self.known[key]
+        if key not in self.cache:  # Parts keeps a reference to the data, so no other object can get the same id
+            self.cache[key] = Parts(data, max_length, self.encoder)
+        return self.cache[key]
 
 
 class Parts:
-    """A data set's train, dev and test, each tokenized when first asked for."""
+    """The parts train, dev and test of a data set; each is tokenized at its first use."""
 
     def __init__(self, data: TaskData, max_length: int, encoder: Encoder) -> None:
         self.data, self.max_length, self.encoder = data, max_length, encoder
         self.task_kind = kind_for(data)
-        self.known: dict[str, Tokens] = {}
+        self.tokenized: dict[str, Tokens] = {}
 
     def __getitem__(self, part: str) -> Tokens:
-        if part not in self.known:
+        if part not in self.tokenized:
             examples: list[Example] = getattr(self.data, part)
-            made = self.task_kind.inputs(examples, self.encoder, self.max_length, training=part == "train")
-            self.known[part] = Tokens(made)
-        return self.known[part]
+            inputs = self.task_kind.inputs(examples, self.encoder, self.max_length, training=part == "train")
+            self.tokenized[part] = Tokens(inputs)
+        return self.tokenized[part]

@@ -1,9 +1,11 @@
-"""What enters a layer, computed once for all epochs and all jobs.
+"""The trunk cache: the trunk's output states, computed once for all epochs and all jobs.
 
-Where the layers below a method run without dropout, what they give for a text never changes. It is computed when a
-batch first asks for it, and kept: in memory up to a budget, then on disk up to another; what fits in neither is
-computed at each use. It is computed in *chunks*, fixed sets of rows of similar length: so a row's states are the same
-bits whatever batch asks first, and a run that was killed and resumed ends with the weights of one that was not.
+The trunk is the layers below the lowest trained place. If it runs without dropout, its output for a text never changes.
+The output is computed at its first use and cached: in memory up to a budget, then on disk up to a second budget. States
+that exceed both budgets are computed at each use.
+
+States are computed in *chunks*, fixed sets of rows of similar length. Thus the states of a row have the same bits in
+whichever batch they are used first, and a killed and resumed run ends with the same weights as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -28,18 +30,21 @@ from intarsia.train.job import Job
 from intarsia.train.tokens import Parts, Tokens
 
 CHUNK = {"cpu": 1024, "cuda": 16384}  # tokens
-SHARE = 4  # a quarter of what is free is the budget, unless told otherwise
+FREE_PER_BUDGET = 4  # the default budget is a quarter of the free memory or disk space
 
 
 def trunk_layer(job: Job, shape: Shape) -> int:
-    """The layer at which the job's passes begin, with states that are kept; 0: they begin with the embeddings."""
+    """Return the layer at which the job's passes begin, from cached states; 0: they begin at the embeddings."""
     if job.settings.trunk_dropout or job.method.cached:
         return 0
     return lowest(job.method, shape)
 
 
 class TrunkCache:
-    """Shared by all jobs of one queue. Budgets are bytes; None: a quarter of what is free at first use."""
+    """The cache that all jobs of one queue share.
+
+    Budgets are bytes. None means a quarter of the memory or disk space that is free at the first use.
+    """
 
     def __init__(
         self,
@@ -49,107 +54,110 @@ class TrunkCache:
         memory_budget: int | None = None,
         disk_budget: int | None = None,
     ) -> None:
-        """`folder`: where states may lie on disk; None: nowhere."""
+        """`folder`: the folder for states on disk; None: cache in memory only."""
         self.encoder, self.folder = encoder, folder
         self.memory_budget, self.disk_budget = memory_budget, disk_budget
-        self.shelves: dict[tuple[int, int], Shelf] = {}
+        self.entries: dict[tuple[int, int], CachedStates] = {}
         self.expected: tuple[Sequence[Parts], Collection[int]] | None = None
-        self.predictions = False
+        self.warned = False
 
     @torch.no_grad()
-    def states(self, layer: int, wanted: Sequence[tuple[Tokens, Sequence[int]]]) -> Tensor:
-        """[N, d] what enters a layer, of rows of one or more data sets, one after another."""
-        asked = [(self._shelf(tokens, layer), rows) for tokens, rows in wanted]
-        loose: dict[tuple[Shelf, int], Tensor] = {}
-        for shelf, rows in asked:
-            for chunk in np.unique(shelf.chunk_of[np.asarray(rows)]).tolist():
-                if not shelf.has(chunk) and not self._keep(shelf, chunk):
-                    loose |= {(shelf, row): torch.empty(0) for row in rows if shelf.chunk_of[row] == chunk}
-        self._compute_loose(loose)
-        keys = [(shelf, row) for shelf, rows in asked for row in rows]
-        found = [loose[key] if key in loose else key[0].row(key[1]) for key in keys]
-        return torch.cat(found).to(self.encoder.device)
+    def states(self, layer: int, requests: Sequence[tuple[Tokens, Sequence[int]]]) -> Tensor:
+        """Return the inputs [N, d] of a layer for rows of one or more data sets, concatenated in this order."""
+        entries = [(self._entry(tokens, layer), rows) for tokens, rows in requests]
+        uncached: dict[tuple[CachedStates, int], Tensor] = {}
+        for entry, rows in entries:
+            for chunk in np.unique(entry.chunk_of[np.asarray(rows)]).tolist():
+                if not entry.has(chunk) and not self._compute_and_store(entry, chunk):
+                    uncached |= {(entry, row): torch.empty(0) for row in rows if entry.chunk_of[row] == chunk}
+        self._compute_uncached(uncached)
+        keys = [(entry, row) for entry, rows in entries for row in rows]
+        states = [uncached[key] if key in uncached else key[0].row(key[1]) for key in keys]
+        return torch.cat(states).to(self.encoder.device)
 
     def expect(self, parts: Sequence[Parts], layers: Collection[int]) -> None:
-        """Say what will be asked for from now on: what else is kept makes room when there is need."""
+        """Declare the data sets and layers of future requests; all other entries may be evicted."""
         self.expected = parts, layers
 
     def close(self) -> None:
-        """Let go of everything, also on disk."""
-        for shelf in self.shelves.values():
-            shelf.drop()
-        self.shelves.clear()
+        """Delete all entries, in memory and on disk."""
+        for entry in self.entries.values():
+            entry.drop()
+        self.entries.clear()
 
-    def _shelf(self, tokens: Tokens, layer: int) -> Shelf:
+    def _entry(self, tokens: Tokens, layer: int) -> CachedStates:
         key = id(tokens), layer
-        if key not in self.shelves:  # which keeps the tokens too: their id stays their own
-            self.shelves[key] = Shelf(tokens, layer, self.encoder, self.folder)
-        return self.shelves[key]
+        if key not in self.entries:  # the entry keeps a reference to the tokens, so no other object can get the same id
+            self.entries[key] = CachedStates(tokens, layer, self.encoder, self.folder)
+        return self.entries[key]
 
-    def _keep(self, shelf: Shelf, chunk: int) -> bool:
-        """Compute a chunk and keep it; False where there is no room for it."""
-        size = shelf.bytes(chunk)
-        if self._room(size, "memory"):
-            shelf.memory[chunk] = self._compute(shelf, shelf.chunks[chunk])
-            shelf.held += size
+    def _compute_and_store(self, entry: CachedStates, chunk: int) -> bool:
+        """Compute a chunk and store it in memory or on disk; return False if neither budget has room."""
+        size = entry.bytes(chunk)
+        if self._make_room(size, "memory"):
+            entry.memory[chunk] = self._compute(entry, entry.chunks[chunk])
+            entry.memory_bytes += size
             return True
-        if self.folder is not None and self._room(size, "disk"):
+        if self.folder is not None and self._make_room(size, "disk"):
             try:
-                shelf.write(chunk, self._compute(shelf, shelf.chunks[chunk]))
+                entry.write(chunk, self._compute(entry, entry.chunks[chunk]))
                 return True
-            except OSError:  # the disk is full, or not ours
+            except OSError:  # the disk is full or not writable
                 self.disk_budget = 0
-        self._say()
+        self._warn_once()
         return False
 
-    def _room(self, size: int, where: str) -> bool:
-        """Whether so many bytes more are within the budget; shelves that nobody expects to need make room first."""
+    def _make_room(self, size: int, where: str) -> bool:
+        """Return whether `size` more bytes fit the budget; evict entries without expected requests if necessary."""
         if where == "memory":
             self.memory_budget = budget = _budget(self.memory_budget, free_memory)
         else:
             self.disk_budget = budget = _budget(self.disk_budget, lambda: free_disk(self.folder))
         if size > budget:
             return False
-        while sum(shelf.used(where) for shelf in self.shelves.values()) + size > budget:
-            spare = next((key for key, shelf in self.shelves.items() if shelf.used(where) and self._spare(shelf)), None)
-            if spare is None:
+        while sum(entry.used(where) for entry in self.entries.values()) + size > budget:
+            evicted = next(
+                (k for k, entry in self.entries.items() if entry.used(where) and self._evictable(entry)), None
+            )
+            if evicted is None:
                 return False
-            self.shelves.pop(spare).drop()
+            self.entries.pop(evicted).drop()
         return True
 
-    def _spare(self, shelf: Shelf) -> bool:
+    def _evictable(self, entry: CachedStates) -> bool:
         if self.expected is None:
             return False
         parts, layers = self.expected
-        return shelf.layer not in layers or not any(shelf.tokens is t for part in parts for t in part.known.values())
+        expected_tokens = (tokens for part in parts for tokens in part.tokenized.values())
+        return entry.layer not in layers or not any(entry.tokens is tokens for tokens in expected_tokens)
 
-    def _compute(self, shelf: Shelf, rows: Sequence[int]) -> Tensor:
-        batch = pack([shelf.tokens.segments[row] for row in rows], self.encoder.device)
-        return self.encoder.states_below(batch, shelf.layer).cpu().contiguous()
+    def _compute(self, entry: CachedStates, rows: Sequence[int]) -> Tensor:
+        batch = pack([entry.tokens.segments[row] for row in rows], self.encoder.device)
+        return self.encoder.states_below(batch, entry.layer).cpu().contiguous()
 
-    def _compute_loose(self, loose: dict[tuple[Shelf, int], Tensor]) -> None:
-        """Fill in the states of rows that are not kept."""
-        for shelf in {shelf for shelf, _ in loose}:
-            rows = [row for other, row in loose if other is shelf]
-            lengths = shelf.tokens.lengths[rows].tolist()
+    def _compute_uncached(self, uncached: dict[tuple[CachedStates, int], Tensor]) -> None:
+        """Replace each placeholder in `uncached` by the states of its row."""
+        for entry in {entry for entry, _ in uncached}:
+            rows = [row for other, row in uncached if other is entry]
+            lengths = entry.tokens.lengths[rows].tolist()
             for part in by_token_budget(lengths, CHUNK.get(self.encoder.device.type, 1024)):
-                states = self._compute(shelf, [rows[i] for i in part])
-                for i, own in zip(part, states.split([lengths[i] for i in part]), strict=True):
-                    loose[shelf, rows[i]] = own
+                states = self._compute(entry, [rows[i] for i in part])
+                for i, row_states in zip(part, states.split([lengths[i] for i in part]), strict=True):
+                    uncached[entry, rows[i]] = row_states
 
-    def _say(self) -> None:
-        if not self.predictions:
-            self.predictions = True
+    def _warn_once(self) -> None:
+        if not self.warned:
+            self.warned = True
             warnings.warn(
-                f"the states of the lower layers do not all fit into {_gib(self.memory_budget)} of memory and "
-                f"{_gib(self.disk_budget)} of disk: the rest is computed at each use, which is slower and changes "
-                "nothing else.",
+                f"the trunk cache is full ({_gib(self.memory_budget)} of memory and {_gib(self.disk_budget)} of disk): "
+                "the other states of the lower layers are computed at each use. Results stay the same, but training is "
+                "slower.",
                 stacklevel=4,
             )
 
 
-class Shelf:
-    """The states of one part of a data set at one layer, as far as they are kept."""
+class CachedStates:
+    """The cached states of one part of a data set at one layer."""
 
     def __init__(self, tokens: Tokens, layer: int, encoder: Encoder, folder: Path | None) -> None:
         self.tokens, self.layer = tokens, layer
@@ -157,50 +165,55 @@ class Shelf:
         size = CHUNK.get(encoder.device.type, 1024)
         self.chunks = by_token_budget(tokens.lengths.tolist(), size)
         self.chunk_of = np.empty(len(tokens.lengths), np.int64)
-        self.start_of = np.empty(len(tokens.lengths), np.int64)  # in its chunk
+        self.start_of = np.empty(len(tokens.lengths), np.int64)  # a row's first token in its chunk
         for chunk, rows in enumerate(self.chunks):
             lengths = tokens.lengths[rows]
             self.chunk_of[rows], self.start_of[rows] = chunk, np.cumsum(lengths) - lengths
         self.memory: dict[int, Tensor] = {}
-        self.held = 0  # bytes of it
+        self.memory_bytes = 0  # size of `memory`
         self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
             self.path = folder / f"trunk-{states_key(encoder, str(layer), tokens)}.states"
-            if self.path.is_file():  # of a run that was killed
+            if self.path.is_file():  # a killed run left it
                 self._open()
 
     def has(self, chunk: int) -> bool:
+        """Return whether a chunk is in memory or on disk."""
         return chunk in self.memory or (self.file is not None and self.file.has(chunk))
 
     def row(self, row: int) -> Tensor:
-        """[tokens of the row, d]."""
+        """Return the states of a row, [tokens of the row, d]."""
         chunk, start = int(self.chunk_of[row]), int(self.start_of[row])
         end = start + int(self.tokens.lengths[row])
         if chunk in self.memory:
             return self.memory[chunk][start:end]
         assert self.file is not None
-        a_token = self.width * self.dtype.itemsize
-        found = torch.from_numpy(self.file.read(chunk, start * a_token, end * a_token))
-        return found.view(self.dtype).view(-1, self.width)
+        token_bytes = self.width * self.dtype.itemsize
+        content = torch.from_numpy(self.file.read(chunk, start * token_bytes, end * token_bytes))
+        return content.view(self.dtype).view(-1, self.width)
 
     def write(self, chunk: int, states: Tensor) -> None:
+        """Store a chunk on disk."""
         if self.file is None:
             self._open()
         assert self.file is not None
         self.file.write(chunk, states.view(torch.uint8).numpy())
 
     def bytes(self, chunk: int) -> int:
+        """Return the size of a chunk."""
         return int(self.tokens.lengths[self.chunks[chunk]].sum()) * self.width * self.dtype.itemsize
 
     def used(self, where: str) -> int:
+        """Return the bytes in use; `where`: memory or disk."""
         if where == "memory":
-            return self.held
+            return self.memory_bytes
         return 0 if self.file is None else self.file.used
 
     def drop(self) -> None:
+        """Delete all states, in memory and on disk."""
         self.memory.clear()
-        self.held = 0
+        self.memory_bytes = 0
         if self.file is not None:
             self.file.delete()
             self.file = None
@@ -211,7 +224,7 @@ class Shelf:
 
 
 def states_key(encoder: Encoder, which: str, tokens: Tokens) -> str:
-    """Of stored states: the base, how it computes, which of its states and of what tokens."""
+    """Return the key of stored states: a hash of the base, its precision and device, the tokens, and `which` states."""
     start = f"{encoder.fingerprint} {encoder.dtype} {encoder.device.type} {which} {tokens.types is None} "
     digest = hashlib.sha256(start.encode())
     for part in (tokens.lengths, tokens.ids, *(() if tokens.types is None else (tokens.types,))):
@@ -220,24 +233,25 @@ def states_key(encoder: Encoder, which: str, tokens: Tokens) -> str:
 
 
 def _budget(given: int | None, free: Callable[[], int]) -> int:
-    return free() // SHARE if given is None else given
+    return free() // FREE_PER_BUDGET if given is None else given
 
 
 def free_memory() -> int:
-    """Bytes that may still be had, also in a container that has less than its machine."""
-    found = []
+    """Return the bytes of memory that are free on the machine, or in the container if its limit is lower."""
+    limits = []
     with suppress(OSError, ValueError):
         fields = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-        found.append(int(fields["MemAvailable:"]) * 1024)
-    with suppress(OSError, ValueError, KeyError):  # no such group, or "max": no limit
+        limits.append(int(fields["MemAvailable:"]) * 1024)
+    with suppress(OSError, ValueError, KeyError):  # there is no cgroup, or its limit is "max"
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text())
         fields = dict(line.split()[:2] for line in (group / "memory.stat").read_text().splitlines())
-        found.append(limit - int((group / "memory.current").read_text()) + int(fields["inactive_file"]))
-    return max(0, min(found, default=4 << 30))
+        limits.append(limit - int((group / "memory.current").read_text()) + int(fields["inactive_file"]))
+    return max(0, min(limits, default=4 << 30))
 
 
 def free_disk(folder: Path | None) -> int:
+    """Return the free bytes of the disk that holds the folder, which need not exist yet; None: 0."""
     while folder is not None and not folder.exists():
         folder = folder.parent
     return 0 if folder is None else shutil.disk_usage(folder).free

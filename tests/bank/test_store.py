@@ -101,7 +101,7 @@ def test_a_foreign_file_is_flagged_and_not_loaded(store: Store) -> None:
     both = rf"0002\.safetensors.*{OTHER_BASE['fingerprint']}.*{BASE['fingerprint']}"
     with pytest.raises(BankError, match=both):
         store.load("a")
-    with pytest.raises(BankError, match="holds the task 'a', but lies in the folder of 'b'"):
+    with pytest.raises(BankError, match="holds the task 'a', but is in the folder of 'b'"):
         store.load("b")
     assert [(problem.name, problem.version) for problem in store.verify()] == [("a", 2), ("b", 2)]
     assert store.load("a", 1).name == "a"
@@ -172,7 +172,7 @@ def test_damage_that_leaves_size_and_time_unchanged(store: Store) -> None:
     flip(path, -1)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert store.entry("sentiment").state == "ok"
-    with pytest.raises(BankError, match="does not have the digest"):
+    with pytest.raises(BankError, match="does not match its digest"):
         store.load("sentiment")
     assert store.entry("sentiment").state == Store(store.folder).entry("sentiment").state == "damaged"
     flip(path, -1)

@@ -39,7 +39,7 @@ def test_named_grids_have_the_sizes_they_are_known_for(tmp_path: Path) -> None:
     [
         ("methods = 3", "a list was expected"),
         ("rates = [1]", "'rates'"),
-        ("methods = [", "is no TOML"),
+        ("methods = [", "is not a valid TOML file"),
         ("methods = []", "nothing to try"),
     ],
 )

@@ -20,7 +20,7 @@ from intarsia.lab.bench import Moment
 from intarsia.lab.compare import compare
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff
-from intarsia.lab.labels import Box, places
+from intarsia.lab.labels import Box, place_labels
 from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
 from intarsia.train import loop
@@ -155,7 +155,7 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     found = compare(task, ["ia3", "top-9", "bitfit", "layernorm"], **options)
     assert [row.name for row in found.rows] == ["ia3", "layernorm", "bitfit", "top-9"]
     table = {cells[0]: cells[1:] for cells in comparison_rows(found)}
-    assert table["top-9"][0] == "–" and table["top-9"][2] == "not here" and "3" in found.row("top-9").problems[0]
+    assert table["top-9"][0] == "–" and table["top-9"][2] == "not applicable" and "3" in found.row("top-9").problems[0]
     assert table["ia3"][2] == "failed" and found.row("ia3").score is None and len(found.row("ia3").problems) == 2
     assert "[1 of 2 seeds]" in table["bitfit"][2] and found.row("bitfit").problems == ["seed 1: training diverged"]
     assert Comparison.from_dict(found.to_dict()) == found
@@ -269,7 +269,7 @@ def test_no_name_covers_another_or_a_point(encoder: Encoder) -> None:
     points, zero, _ = _placed(found)
     for point in points:
         x, y = axes.transData.transform((point.x, 100 * point.score.value))
-        assert not any(box.holds((x, y)) for box in boxes)
+        assert not any(box.contains((x, y)) for box in boxes)
     assert zero is not None and min(point.x for point in points) == zero
     assert axes.get_xticklabels()[0].get_text() == "head only"
     dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
@@ -304,14 +304,14 @@ def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None
 
 def test_a_name_takes_the_nearest_free_place() -> None:
     inside, size = Box(0, 0, 1000, 1000), (40.0, 10.0)
-    (free,) = places([(500, 500)], [size], [], [], inside, 1.0)
+    (free,) = place_labels([(500, 500)], [size], [], [], inside, 1.0)
     assert free.offset[0] > 0 and free.offset[1] == 0 and free.line is None
-    (edge,) = places([(990, 500)], [size], [], [], inside, 1.0)
+    (edge,) = place_labels([(990, 500)], [size], [], [], inside, 1.0)
     assert edge.box.outside(inside) == 0
     wall = Box(460, 470, 540, 530)  # all that is near is taken
-    (far,) = places([(500, 500)], [size], [wall], [], inside, 1.0)
+    (far,) = place_labels([(500, 500)], [size], [wall], [], inside, 1.0)
     assert far.box.overlap(wall) == 0 and far.line is not None
-    both = places([(500, 500), (503, 500)], [size, size], [], [], inside, 1.0)
+    both = place_labels([(500, 500), (503, 500)], [size, size], [], [], inside, 1.0)
     assert both[0].box.overlap(both[1].box) == 0
 
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab import no_bert
-from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, Fitted, Progress, plan, search
-from intarsia.lab.no_bert.candidates import _usual
+from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, FittedModel, Progress, plan, search
+from intarsia.lab.no_bert.candidates import _default_candidates
 from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.task_kind import TaskKind
@@ -73,7 +73,7 @@ def pairs(kind: str = "label") -> TaskData:
 
 
 def outcomes(found: Baseline) -> list[tuple[Candidate, float | None, str | None]]:
-    return [(tried.candidate, tried.dev, tried.problem) for tried in found.tried]
+    return [(trial.candidate, trial.dev, trial.problem) for trial in found.trials]
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *candidates: Candidate) -> None:
@@ -92,12 +92,12 @@ def planned(monkeypatch: pytest.MonkeyPatch, *candidates: Candidate) -> None:
 )
 def test_every_kind_of_task_is_learned_and_every_model_fits(data: Any, metric: str, least: float) -> None:
     task = data()
-    usual = len(_usual(task))
+    usual = len(_default_candidates(task))
     found = search(task, candidates=usual + 8)
-    assert found.metric == metric and found.kind == task.kind and len(found.tried) == usual + 8
-    assert [(str(tried.candidate), tried.problem) for tried in found.tried if tried.problem] == []
+    assert found.metric == metric and found.kind == task.kind and len(found.trials) == usual + 8
+    assert [(str(trial.candidate), trial.problem) for trial in found.trials if trial.problem] == []
     assert found.test.low <= found.test.value <= found.test.high and found.test.value > least
-    assert found.winner.dev == max(tried.dev or 0 for tried in found.tried)
+    assert found.winner.dev == max(trial.dev or 0 for trial in found.trials)
     assert found.test_examples == len(task.test)
 
 
@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
     task = texts()
     first, again, other = (search(task, candidates=22, seed=seed) for seed in (3, 3, 4))
     assert outcomes(first) == outcomes(again) and first.test == again.test and first.parameters == again.parameters
-    assert [t.candidate for t in first.tried] != [t.candidate for t in other.tried]
+    assert [t.candidate for t in first.trials] != [t.candidate for t in other.trials]
 
 
 def test_no_candidate_is_planned_twice() -> None:
@@ -132,13 +132,13 @@ def test_test_is_read_once_and_only_by_the_winner(monkeypatch: pytest.MonkeyPatc
         task, test=[replace(e, text="zebra " * 5, label="no" if e.label == "yes" else "yes") for e in task.test]
     )
     read: list[str] = []
-    predict = Fitted.predict
+    predict = FittedModel.predict
 
-    def watched(self: Fitted, part: str) -> np.ndarray:
+    def watched(self: FittedModel, part: str) -> np.ndarray:
         read.append(part)
         return predict(self, part)
 
-    monkeypatch.setattr(Fitted, "predict", watched)
+    monkeypatch.setattr(FittedModel, "predict", watched)
     first, other = search(task, candidates=5), search(upside_down, candidates=5)
     assert outcomes(first) == outcomes(other) and first.test != other.test
     assert read == (["dev"] * 5 + ["test"]) * 2
@@ -148,8 +148,8 @@ def test_of_equal_candidates_the_earlier_wins(monkeypatch: pytest.MonkeyPatch) -
     later = replace(FIRST, options=(("C", 5.0),))
     planned(monkeypatch, FIRST, later)
     found = search(texts(), candidates=2)
-    assert found.tried[0].dev == found.tried[1].dev and found.winner is found.tried[0]
-    assert [tried.candidate for tried in found.best()] == [FIRST, later]
+    assert found.trials[0].dev == found.trials[1].dev and found.winner is found.trials[0]
+    assert [trial.candidate for trial in found.best()] == [FIRST, later]
 
 
 def ticking(step: float) -> Iterator[float]:
@@ -166,23 +166,23 @@ def test_minutes_end_the_search_between_candidates(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(no_bert, "score", lambda *_: 0.5)
     seen: list[Progress] = []
     found = search(texts(), minutes=1.0, watch=seen.append)
-    assert len(found.tried) == 2 and [p.done for p in seen] == [0, 1]
+    assert len(found.trials) == 2 and [p.done for p in seen] == [0, 1]
     assert [p.seconds_left for p in seen] == [50.0, 20.0] and "20s left · best accuracy 0.500" in str(seen[1])
 
-    assert len(search(texts(), minutes=0.0).tried) == 1  # at least one
+    assert len(search(texts(), minutes=0.0).trials) == 1  # at least one
 
 
 def test_a_perfect_score_ends_the_minutes_early() -> None:
     found = search(texts(), minutes=5.0)
-    assert found.winner.dev == 1.0 and found.winner is found.tried[-1] and found.seconds < 60
+    assert found.winner.dev == 1.0 and found.winner is found.trials[-1] and found.seconds < 60
 
 
 def test_what_fails_or_does_not_converge_is_noted_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     planned(monkeypatch, BROKEN, STUCK, FIRST)
     data = load_data([(row["text"], random.Random(i).choice("ab")) for i, row in enumerate(opinions(400))])
     found = search(data, minutes=0.0)  # the first two do not count: something has to be fitted
-    assert [tried.problem is None for tried in found.tried] == [False, False, True]
-    assert "ConvergenceWarning" in str(found.tried[1].problem) and found.winner.candidate == FIRST
+    assert [trial.problem is None for trial in found.trials] == [False, False, True]
+    assert "ConvergenceWarning" in str(found.trials[1].problem) and found.winner.candidate == FIRST
     assert found.to_dict()["tried"][0]["dev"] is None
 
     planned(monkeypatch, BROKEN)
@@ -205,7 +205,7 @@ def test_parameters_are_all_fitted_numbers() -> None:
 
     def count(candidate: Candidate) -> dict[str, int]:
         with no_bert._only_failures():
-            return Fitted(candidate, corpus, answers).parameters()
+            return FittedModel(candidate, corpus, answers).parameters()
 
     assert count(FIRST) == {"features": grams, "model": grams + 1, "total": 2 * grams + 1}
     naive = Candidate(Features(("word",), weighting="log counts"), "multinomial NB")
@@ -224,11 +224,11 @@ def test_vocabularies_come_from_train_alone() -> None:
 
 
 def test_overlap_counts_what_both_texts_have() -> None:
-    rarity = {"": 3.0, "a": 1.0, "b": 2.0}
-    nothing, everything = _overlap("a b", "c 4", rarity), _overlap("A b!", "a B!", rarity)
+    idf = {"": 3.0, "a": 1.0, "b": 2.0}
+    nothing, everything = _overlap("a b", "c 4", idf), _overlap("A b!", "a B!", idf)
     assert nothing[3:6] == [0, 2, 2] and nothing[12] == 0 and nothing[16:] == [1, 0]
     assert everything[3:6] == [3, 0, 0] and everything[8] == 1 and everything[12] == pytest.approx(1)
-    assert len(_overlap("", "", rarity)) == len(nothing)
+    assert len(_overlap("", "", idf)) == len(nothing)
 
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from intarsia.encoder.sites import LINEAR_SITES, Shape
 from intarsia.errors import IntarsiaError
 from intarsia.methods import (
     IA3,
+    METHODS,
     PAL,
     Bapna,
     BitFit,
     Bottleneck,
     DiffPruning,
+    DoRA,
     Features,
     Full,
     LayerNorms,
@@ -44,39 +46,45 @@ def large() -> Shape:
     return Shape.of(BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096))
 
 
-@pytest.mark.parametrize(
-    ("method", "count"),
-    [
-        (Pfeiffer(), 894_528),
-        (Pfeiffer(64, layers=(0, 1, 2)), 3 * (2 * 64 * 768 + 64 + 768)),
-        (Bottleneck(64, places_in_layer="ffn", norms=False), 2_379_264 // 2),
-        (PAL(norms=False), 1_819_836),
-        (PAL(), 1_819_836 + 38_400),
-        (PAL(heads=6, norms=False), 1_819_836),
-        (BitFit(pooler=True), 102_912),
-        (BitFit(), 102_912 - 768),
-        (BitFit(("query", "ffn.up")), 12 * (768 + 3072)),
-        (LayerNorms(), 38_400),
-        (LoRA(8), 294_912),
-        (LoRA(4, targets=LINEAR_SITES), 12 * 4 * (4 * (768 + 768) + 2 * (768 + 3072))),
-        (IA3(), 55_296),
-        (Prefix(16), 294_912),
-        (Full(), 109_482_240),
-        (TopLayers(1), LAYER + POOLER),
-        (TopLayers(12), 12 * LAYER + POOLER),
-        (LotteryTicket(entries=14_155_776), 14_155_776),
-        (LotteryTicket(entries=7_667_712), 7_667_712),
-        (LotteryTicket(), round(0.005 * 109_482_240)),
-        (DiffPruning(0.005), round(0.005 * 109_482_240)),
-        (Features(), 0),
-        (Features(mix=True), 13),
-        (Features(hidden=256), 256 * 769),
-    ],
-    ids=str,
-)
+COUNTS: list[tuple[Method, int]] = [
+    (Pfeiffer(), 894_528),
+    (Pfeiffer(64, layers=(0, 1, 2)), 3 * (2 * 64 * 768 + 64 + 768)),
+    (Bottleneck(64, places_in_layer="ffn", norms=False), 2_379_264 // 2),
+    (Bottleneck(64, norms=False), 2_379_264),
+    (Bapna(64), 12 * (2 * 64 * 768 + 64 + 768 + 2 * 768)),
+    (PAL(norms=False), 1_819_836),
+    (PAL(), 1_819_836 + 38_400),
+    (PAL(heads=6, norms=False), 1_819_836),
+    (BitFit(pooler=True), 102_912),
+    (BitFit(), 102_912 - 768),
+    (BitFit(("query", "ffn.up")), 12 * (768 + 3072)),
+    (LayerNorms(), 38_400),
+    (LoRA(8), 294_912),
+    (LoRA(4, targets=LINEAR_SITES), 12 * 4 * (4 * (768 + 768) + 2 * (768 + 3072))),
+    (DoRA(8), 294_912 + 12 * 2 * 768),
+    (IA3(), 55_296),
+    (Prefix(16), 294_912),
+    (Full(), 109_482_240),
+    (TopLayers(1), LAYER + POOLER),
+    (TopLayers(12), 12 * LAYER + POOLER),
+    (LotteryTicket(entries=14_155_776), 14_155_776),
+    (LotteryTicket(entries=7_667_712), 7_667_712),
+    (LotteryTicket(), round(0.005 * 109_482_240)),
+    (DiffPruning(0.005), round(0.005 * 109_482_240)),
+    (Features(), 0),
+    (Features(mix=True), 13),
+    (Features(hidden=256), 256 * 769),
+]
+
+
+@pytest.mark.parametrize(("method", "count"), COUNTS, ids=str)
 def test_published_counts_of_bert_base(base: Shape, method: Method, count: int) -> None:
     assert method.count(base) == count
     assert sum(s.size for s in method.tensors(base).values() if s.trained) == count
+
+
+def test_every_method_has_a_count() -> None:
+    assert {type(method) for method, _ in COUNTS} == set(METHODS.values())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,21 @@ from intarsia.encoder.attention import packed_attention
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots, start
-from intarsia.methods import IA3, PAL, Bapna, BitFit, Bottleneck, Features, LayerNorms, LoRA, Method, Pfeiffer, Prefix
+from intarsia.methods import (
+    IA3,
+    METHODS,
+    PAL,
+    Bapna,
+    BitFit,
+    Bottleneck,
+    DoRA,
+    Features,
+    LayerNorms,
+    LoRA,
+    Method,
+    Pfeiffer,
+    Prefix,
+)
 from tests.support.families import plain_model, tiny
 from tests.support.segments import segments
 
@@ -130,6 +144,15 @@ class OneLoRA(Bert):
         return x @ weight.T + module.bias
 
 
+class OneDoRA(OneLoRA):
+    def linear(self, name: str, module: Any, x: Tensor) -> Tensor:
+        if f"{name}.magnitude" not in self.t:
+            return super().linear(name, module, x)
+        together = module.weight + 6.0 / 3 * self.t[f"{name}.b.weight"] @ self.t[f"{name}.a.weight"]
+        magnitude = module.weight.norm(dim=1) + self.t[f"{name}.magnitude"]
+        return x @ (magnitude / together.norm(dim=1) * together.T) + module.bias
+
+
 class OneIA3(Bert):
     def attention(self, i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k * self.t[f"{i}.key.gain"], v * self.t[f"{i}.value.gain"], self.heads)
@@ -171,12 +194,18 @@ FORMULAS: list[tuple[Method, type[Bert]]] = [
     (PAL(8, 2), OnePAL),
     (LoRA(3, 6.0, ("query", "ffn.down")), OneLoRA),
     (LoRA(3, 6.0, ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")), OneLoRA),
+    (DoRA(3, 6.0, ("query", "ffn.down")), OneDoRA),
+    (DoRA(3, 6.0, ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")), OneDoRA),
     (IA3(), OneIA3),
     (Prefix(2), TwoMoreKeys),
     (BitFit(), OwnBiases),
     (LayerNorms(), OwnNorms),
     (Features(mix=True), Mix),
 ]
+
+
+def test_every_method_that_acts_at_sites_has_formulas() -> None:
+    assert {type(method) for method, _ in FORMULAS} == {kind for kind in METHODS.values() if not kind.changes_base}
 
 
 @torch.no_grad()
@@ -266,7 +295,9 @@ def test_a_prefix_has_no_gradient_but_its_own() -> None:
     assert gradient[1].all() and not gradient[0].any()
 
 
-@pytest.mark.parametrize("method", [LoRA(2, dropout=0.5), PAL(8, 2, dropout=0.5)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [LoRA(2, dropout=0.5), DoRA(2, dropout=0.5), PAL(8, 2, dropout=0.5)], ids=lambda m: m.name
+)
 def test_dropout_of_its_own_is_on_in_training_alone(method: Method) -> None:
     from intarsia.encoder.noise import Noise
 

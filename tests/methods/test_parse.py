@@ -16,6 +16,7 @@ from intarsia.methods import (
     BitFit,
     Bottleneck,
     DiffPruning,
+    DoRA,
     Features,
     Full,
     LayerNorms,
@@ -52,6 +53,8 @@ WRITTEN: dict[str, Method] = {
     "pal-24": PAL(24),
     "lora": LoRA(),
     "lora-4": LoRA(4),
+    "dora": DoRA(),
+    "dora-4": DoRA(4),
     "ia3": IA3(),
     "prefix": Prefix(),
     "prefix-5": Prefix(5),
@@ -194,9 +197,15 @@ def test_every_method_describes_itself_and_its_recipe_is_valid(kind: type[Method
     "text",
     [
         "houlsby-64", "single-8", "attention-only-8", "parallel-16", "pfeiffer", "pfeiffer-24", "bapna-64", "pal-204",
-        "lora-4", "ia3", "prefix-16", "bitfit", "layernorm", "lt-sft-0.5%", "diff-pruning-1%", "top-2", "full",
-        "features", "features-mlp-256", "features-mix",
+        "lora-4", "dora-4", "ia3", "prefix-16", "bitfit", "layernorm", "lt-sft-0.5%", "diff-pruning-1%", "top-2",
+        "full", "features", "features-mlp-256", "features-mix",
     ],
 )  # fmt: skip
 def test_the_short_name_is_what_was_written(text: str) -> None:
     assert short_name(to_dict(parse(text))) == text
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if not preset.alias])
+def test_the_short_name_of_a_preset_is_its_own(name: str) -> None:
+    short = short_name(to_dict(parse(name)))
+    assert parse(short) == parse(name) and (short == name or short.startswith(f"{name}-"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,10 +31,10 @@ from intarsia.methods import (
     TopLayers,
     from_dict,
 )
-from intarsia.serve.predictor import WEIGHTS, Predictor
+from intarsia.serve.predictor import OWN_WEIGHTS, Predictor
+from intarsia.serve.served import Served
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
-from intarsia.tasks.learned import Learned
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Run, train
 from intarsia.train.step import predict
@@ -133,7 +132,7 @@ def test_a_task_answers_as_it_did_in_training(bank: Bank, name: str) -> None:
 def test_mixed_requests_of_all_methods_equal_separate_ones(bank: Bank) -> None:
     """Those that changed the base too, more of them than are kept ready, in any order."""
     requests = [(name, text) for text in TEXTS for name in TASKS]
-    assert sum(method.changes_base for method, _ in TASKS.values()) > WEIGHTS
+    assert sum(method.changes_base for method, _ in TASKS.values()) > OWN_WEIGHTS
     fresh = intarsia.open(bank.store.folder, encoder())
     mixed = probabilities(fresh, requests)
     assert np.array_equal(mixed, probabilities(fresh, requests))
@@ -157,33 +156,34 @@ def test_one_call_over_whole_sparse_and_small_tasks(bank: Bank) -> None:
     assert encoder().fingerprint == before
 
 
-def learned(bank: Bank) -> dict[str, Learned]:
-    return {name: bank.store.load(name).learned for name in TASKS}
+def served(bank: Bank) -> dict[str, Served]:
+    inlays = {name: bank.store.load(name) for name in TASKS}
+    return {name: Served(name, inlay.interface, lambda inlay=inlay: inlay.learned) for name, inlay in inlays.items()}
 
 
 def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
-    known = learned(bank)
-    predictor = Predictor(encoder(), known.__getitem__)
+    """Also while one call asks many of them."""
+    known, predictor = served(bank), Predictor(encoder())
     changing = [name for name, (method, _) in TASKS.items() if method.changes_base]
     segment = encoder().tokenize(["good film"])[0]
-    first = [predictor.predict([(name, segment)])[0] for name in changing]
-    assert list(predictor.exclusive) == changing[-WEIGHTS:]
-    again = [predictor.predict([(name, segment)])[0] for name in reversed(changing)][::-1]
+    first = predictor.predict([(known[name], segment) for name in changing])
+    assert list(predictor.own_weights) == changing[-OWN_WEIGHTS:] and len(changing) > OWN_WEIGHTS
+    again = [predictor.predict([(known[name], segment)])[0] for name in reversed(changing)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     predictor.drop(changing[0])
-    assert changing[0] not in predictor.exclusive and changing[0] not in predictor.residents
+    assert changing[0] not in predictor.own_weights
 
 
-def test_a_replaced_task_answers_anew(bank: Bank) -> None:
-    """Also one whose weights were ready, and whatever its method was before."""
-    known = learned(bank)
+def test_a_dropped_task_answers_anew(bank: Bank) -> None:
+    """Whatever its method was before."""
+    known = served(bank)
     segment = encoder().tokenize(["good film and a plum"])[0]
-    expected = {name: Predictor(encoder(), known.__getitem__).predict([(name, segment)])[0] for name in known}
-    predictor = Predictor(encoder(), known.__getitem__, slots=2)
+    expected = {name: Predictor(encoder()).predict([(task, segment)])[0] for name, task in known.items()}
+    predictor = Predictor(encoder(), slots=2)
     for name in ["full", "lt-sft", "houlsby", "full", "lora", "top", "houlsby", "features", "lora"]:
-        predictor.put("one", known[name])
-        assert np.allclose(predictor.predict([("one", segment)])[0], expected[name], atol=1e-6), name
-    for stack in predictor.stacks.values():  # no slot is lost
-        assert len(stack.residents) + len(stack.free) == 2
-    held: list[Any] = [key for stack in predictor.stacks.values() for key in stack.residents]
-    assert held == ["one"]
+        predictor.drop("one")
+        one = Served("one", known[name].interface, known[name].load)
+        assert np.allclose(predictor.predict([(one, segment)])[0], expected[name], atol=1e-6), name
+    for slots in predictor.shapes.values():  # no slot is lost
+        assert len(slots.residents) + len(slots.free) == 2
+    assert [key for slots in predictor.shapes.values() for key in slots.residents] == ["one"]

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,22 +20,21 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
+from intarsia.encoder.site_view import SiteView  # noqa: E402
+from intarsia.encoder.sites import FFN_OUTPUT, Shape  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
-    IA3,
-    PAL,
-    Bapna,
-    BitFit,
+    METHODS as REGISTERED,
+)
+from intarsia.methods import (  # noqa: E402
     Bottleneck,
     DiffPruning,
-    Features,
     Full,
     LayerNorms,
-    LoRA,
     LotteryTicket,
     Method,
-    Pfeiffer,
     Prefix,
+    Spec,
     TopLayers,
 )
 from intarsia.methods.method import Ending  # noqa: E402
@@ -46,6 +45,7 @@ from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
 from tests.support.families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
+from tests.support.small_methods import SMALL  # noqa: E402
 from tests.support.token_tasks import colours, riddles  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
@@ -63,10 +63,33 @@ def job(number: int, method: Method, *, dropout: bool = False, pooling: str = "m
     return Job(f"job{number}", load_data(content), method, pooling, Settings(**options))  # type: ignore[arg-type]
 
 
+@dataclasses.dataclass(frozen=True)
+class Toy(Method):
+    """Written by docs/add-a-method.md: a gain on each layer's feed-forward output, of which it uses two forms."""
+
+    name: ClassVar[str] = "toy"
+
+    def recordable(self, shape: Shape) -> bool:
+        return True
+
+    def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
+        return frozenset((FFN_OUTPUT, layer) for layer in range(shape.layers))
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        return {f"{layer}.{FFN_OUTPUT}.gain": Spec((shape.width,), "zeros") for layer in range(shape.layers)}
+
+    def count(self, shape: Shape) -> int:
+        return shape.layers * shape.width
+
+    def output(self, view: SiteView, h: torch.Tensor) -> torch.Tensor:
+        gains = view.tensors[f"{view.layer}.{view.site}.gain"]
+        by_hand = gains.index_select(0, view.owners.owner_of_token)
+        return h * (1 + 0.5 * by_hand + 0.5 * view.each(f"{view.layer}.{view.site}.gain"))
+
+
+ROUTED = [m for m in SMALL.values() if not m.changes_base and not m.cached]
 METHODS = [
-    Bottleneck(8), Bottleneck(5, activation="relu"), Bottleneck(8, parallel=True), Bottleneck(6, inner_norm="layer"),
-    Bottleneck(4, depth=2), Pfeiffer(5), LoRA(3, targets=("query", "value", "ffn.up")), IA3(), BitFit(), LayerNorms(),
-    PAL(8, 4), Prefix(5),
+    Bottleneck(5, activation="relu"), Bottleneck(6, inner_norm="layer"), Bottleneck(4, depth=2), Toy(), *ROUTED,
 ]  # fmt: skip
 
 
@@ -96,7 +119,7 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     jobs = [job(i, method) for i in range(3)]
     assert len({shape_key(j) for j in jobs}) == 1
     recorded = GraphStepper(jobs[0], encoder, 4)
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9]]
     for rows in batches:
@@ -116,7 +139,7 @@ def test_a_prefix_beside_relative_positions() -> None:
     encoder = tiny_mpnet().to(DEVICE)
     one = job(0, Prefix(3, layers=(1,)))
     recorded = GraphStepper(one, encoder, 2)
-    run, alone = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    run, alone = Run(one, encoder, slots_for=recorded.slots_for), Run(one, encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
         expected = step_together([(alone, rows)])[0]
@@ -125,13 +148,13 @@ def test_a_prefix_beside_relative_positions() -> None:
     assert np.allclose(recorded.predict([run], "dev")[0], predict(alone, "dev"), atol=1e-3)
 
 
-def test_adapters_of_other_sizes_share_a_stack() -> None:
+def test_adapters_of_different_sizes_share_training_slots() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(size, std=0.1**i), batch_size=4) for i, size in enumerate((3, 8, 5))]
     assert len({shape_key(j) for j in jobs}) == 1 != len({shape_key(jobs[0]), shape_key(job(0, Bottleneck(65)))})
     recorded = GraphStepper(jobs[0], encoder, 3)
-    assert recorded.stack.slots.width % 64 == 0  # for wide loads
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    assert recorded.training_slots.slots.width % 64 == 0  # for wide loads
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     for rows in ([0, 1, 2, 3], [4, 5, 6]):
         recorded.step([(run, rows) for run in together])
@@ -140,7 +163,7 @@ def test_adapters_of_other_sizes_share_a_stack() -> None:
     for run, other in zip(together, alone, strict=True):
         assert run.tensors()["now"].shape == other.tensors()["now"].shape
         assert torch.allclose(run.tensors()["now"], other.tensors()["now"], atol=1e-4)
-        whole = recorded.stack.slots.buffer[run.slot]
+        whole = recorded.training_slots.slots.buffer[run.slot]
         assert int((whole != 0).sum()) <= other.tensors()["now"].numel()  # the padding is still 0
         found, expected = run.result().tensors, other.result().tensors
         assert all(found[k].shape == expected[k].shape for k in expected)
@@ -164,8 +187,10 @@ def test_fine_tuning_learns_what_it_learns_elsewhere(family: str, method: Method
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
     jobs = [job(i, method) for i in range(2)]
     recorded = GraphStepper(jobs[0], encoder, 4)
-    assert recorded.stack.slots.capacity == 1 and not recorded.accepts(jobs[1])  # it has another number of labels
-    run, alone = Run(jobs[0], encoder, stack=recorded.stack_for), Run(jobs[0], encoder)
+    assert recorded.training_slots.slots.capacity == 1 and not recorded.accepts(
+        jobs[1]
+    )  # it has another number of labels
+    run, alone = Run(jobs[0], encoder, slots_for=recorded.slots_for), Run(jobs[0], encoder)
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
         expected = step_together([(alone, rows)])[0]
@@ -200,10 +225,10 @@ def test_each_phase_learns_what_it_learns_elsewhere(
     encoder = (tiny_with_words() if family == "bert" else tiny_mpnet()).to(DEVICE)
     held = {name: weight.clone() for name, weight in encoder.weights.items()}
     recorded = GraphStepper(job(0, method), encoder, 4)
-    run, alone = Run(job(0, method), encoder, stack=recorded.stack_for), Run(job(0, method), encoder)
+    run, alone = Run(job(0, method), encoder, slots_for=recorded.slots_for), Run(job(0, method), encoder)
     end = method.end_phase
     for phase in alone.phases:
-        assert run.phase.name == phase.name and run.stack is recorded.stack
+        assert run.phase.name == phase.name and run.training_slots is recorded.training_slots
         for rows in ([0, 1, 2, 3], [4, 5]):
             recorded.step([(run, rows)])
             expected = step_together([(alone, rows)])[0]
@@ -218,8 +243,12 @@ def test_each_phase_learns_what_it_learns_elsewhere(
                 patched.setattr(type(method), "end_phase", lambda *args: as_it_was(end(*args[1:]), alone))
                 run.next_phase()
     assert all(torch.equal(weight, held[name]) for name, weight in encoder.weights.items())
-    other = Run(job(3, method), encoder, stack=recorded.stack_for)  # the next one begins at the first phase
-    assert other.phase.name != run.phase.name and other.stack is recorded.stack is not run.stack and not recorded.kept
+    other = Run(job(3, method), encoder, slots_for=recorded.slots_for)  # the next one begins at the first phase
+    assert (
+        other.phase.name != run.phase.name
+        and other.training_slots is recorded.training_slots is not run.training_slots
+        and not recorded.kept
+    )
 
 
 def read_ones(row: torch.Tensor, run: Run) -> torch.Tensor:
@@ -240,7 +269,7 @@ def as_it_was(ending: Ending, other: Run) -> Ending:
     assert len(same) > 0.9 * len(other.kept["index"])
     starts = ending.starts
     if "values" in starts:
-        starts = {"values": other.own()["values"].detach().cpu()}
+        starts = {"values": other.own_leaves()["values"].detach().cpu()}
     return dataclasses.replace(ending, kept=dict(other.kept), starts=starts)
 
 
@@ -248,7 +277,7 @@ def test_a_run_resumes_in_its_second_phase() -> None:
     encoder = tiny_with_words().to(DEVICE)
     method = LotteryTicket(entries=100)
     recorded = GraphStepper(job(0, method), encoder, 4)
-    run = Run(job(0, method), encoder, stack=recorded.stack_for)
+    run = Run(job(0, method), encoder, slots_for=recorded.slots_for)
     recorded.step([(run, [0, 1, 2, 3])])
     run.next_phase()
     recorded.step([(run, [4, 5])])
@@ -256,7 +285,7 @@ def test_a_run_resumes_in_its_second_phase() -> None:
     state = copy.deepcopy(run.state)
     recorded.step([(run, [6, 7])])
     other = GraphStepper(job(0, method), encoder, 4)
-    again = Run(job(0, method), encoder, stack=other.stack_for)
+    again = Run(job(0, method), encoder, slots_for=other.slots_for)
     again.resume(state, stored)
     other.step([(again, [6, 7])])
     assert again.phase.name == "sparse-1" and again.state == run.state
@@ -276,7 +305,7 @@ def test_heads_that_read_tokens(kind: str, method: Method) -> None:
     ][: 1 if method.changes_base else 2]
     assert len({shape_key(j) for j in jobs}) == 1
     recorded = GraphStepper(jobs[0], encoder, 3)
-    together = [Run(j, encoder, stack=recorded.stack_for) for j in jobs]
+    together = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
     alone = [Run(j, encoder) for j in jobs]
     batches = [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9, 10]]
     for rows in batches:
@@ -302,7 +331,7 @@ def test_long_texts() -> None:
         row["text"] = " ".join([row["text"]] * (1 + 8 * (i % 3)))
     j = Job("long", load_data(content), Bottleneck(8), settings=Settings(batch_size=4, dropout=False, max_length=200))
     recorded = GraphStepper(j, encoder, 2)
-    run, other = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
+    run, other = Run(j, encoder, slots_for=recorded.slots_for), Run(j, encoder)
     assert run.tokens["train"].longest > 128
     for rows in ([0, 1, 2, 3], [4, 5]):
         recorded.step([(run, rows)])
@@ -316,7 +345,7 @@ def test_every_pooling(pooling: str) -> None:
     encoder = tiny_with_words().to(DEVICE)
     j = job(0, LayerNorms(), pooling=pooling)
     recorded = GraphStepper(j, encoder, 2)
-    run, alone = Run(j, encoder, stack=recorded.stack_for), Run(j, encoder)
+    run, alone = Run(j, encoder, slots_for=recorded.slots_for), Run(j, encoder)
     recorded.step([(run, [0, 1, 2])])
     expected = step_together([(alone, [0, 1, 2])])[0]
     assert next(iter(recorded.losses(wait=True)))[1] == pytest.approx(expected, rel=1e-4)
@@ -329,7 +358,7 @@ def test_a_neighbour_changes_nothing_also_with_dropout() -> None:
 
     def after_two_steps(which: list[int]) -> torch.Tensor:
         recorded = GraphStepper(jobs[0], encoder, 3)
-        runs = {i: Run(jobs[i], encoder, stack=recorded.stack_for) for i in which}
+        runs = {i: Run(jobs[i], encoder, slots_for=recorded.slots_for) for i in which}
         for rows in ([0, 1, 2, 3], [5, 6, 7]):
             recorded.step([(run, rows) for run in runs.values()])
         return runs[0].tensors()["now"].clone()
@@ -347,10 +376,10 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(i, Bottleneck(4)) for i in range(2)]
     recorded = GraphStepper(jobs[0], encoder, 3)
-    bad, good = (Run(j, encoder, stack=recorded.stack_for) for j in jobs)
+    bad, good = (Run(j, encoder, slots_for=recorded.slots_for) for j in jobs)
     alone = Run(jobs[1], encoder)
-    recorded.stack.slots.buffer[bad.slot] = math.nan
-    recorded.stack.low_precision[bad.slot] = math.nan
+    recorded.training_slots.slots.buffer[bad.slot] = math.nan
+    recorded.training_slots.low_precision[bad.slot] = math.nan
     for _ in range(2):
         recorded.step([(bad, [0, 1, 2]), (good, [0, 1, 2])])
         step_together([(alone, [0, 1, 2])])
@@ -358,7 +387,7 @@ def test_values_that_are_no_numbers_stay_where_they_are() -> None:
     assert math.isnan(losses[bad]) and math.isfinite(losses[good])
     assert torch.allclose(good.tensors()["now"], alone.tensors()["now"], atol=1e-4)
     bad.leave()  # the next job in its slot starts clean
-    fresh, other = Run(jobs[0], encoder, stack=recorded.stack_for), Run(jobs[0], encoder)
+    fresh, other = Run(jobs[0], encoder, slots_for=recorded.slots_for), Run(jobs[0], encoder)
     assert fresh.slot == bad.slot
     recorded.step([(fresh, [0, 1, 2])])
     step_together([(other, [0, 1, 2])])
@@ -370,7 +399,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
     jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
     recorded = GraphStepper(jobs[0], encoder, 3)
     recorded.most = 8
-    runs, alone = [Run(j, encoder, stack=recorded.stack_for) for j in jobs], [Run(j, encoder) for j in jobs]
+    runs, alone = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs], [Run(j, encoder) for j in jobs]
     recorded.step([(run, [0, 1, 2]) for run in runs])
     losses = dict(recorded.losses(wait=True))
     for run, other in zip(runs, alone, strict=True):
@@ -379,7 +408,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
 
 
 @pytest.mark.skipif(not CUDA, reason="bf16 is for GPUs")
-@pytest.mark.parametrize("method", [*METHODS, *PHASED, Bapna(5), Full(), TopLayers(1), Features()], ids=str)
+@pytest.mark.parametrize("method", [*METHODS, *PHASED, *SMALL.values()], ids=str)
 def test_every_method_trains_in_bf16(method: Method) -> None:
     encoder = tiny_with_words().to("cuda", torch.bfloat16)
     done: list[Any] = []
@@ -391,7 +420,7 @@ def test_every_method_trains_in_bf16(method: Method) -> None:
 def test_a_slot_that_rests_is_left_alone() -> None:
     encoder = tiny_with_words().to(DEVICE)
     recorded = GraphStepper(job(0, LayerNorms()), encoder, 2)
-    runs = [Run(job(0, LayerNorms(), seed=s), encoder, stack=recorded.stack_for) for s in range(2)]
+    runs = [Run(job(0, LayerNorms(), seed=s), encoder, slots_for=recorded.slots_for) for s in range(2)]
     recorded.step([(run, [0, 1]) for run in runs])
     before = {k: v.clone() for k, v in runs[1].tensors().items()}
     recorded.step([(runs[0], [2, 3])])
@@ -425,3 +454,11 @@ def test_what_cannot_be_recorded_is_known() -> None:
     assert not can_record(job(0, Bottleneck(4), max_length=513), encoder)
     assert can_record(job(0, Full()), encoder) and not can_record(job(0, Full(), pooling="pooler"), encoder)
     assert can_record(job(0, LotteryTicket()), encoder) and not can_record(job(0, Prefix(65)), encoder)
+    assert {type(m) for m in SMALL.values() if can_record(job(0, m), encoder)} == set(REGISTERED.values())
+
+    class Silent(Toy):
+        recordable = Method.recordable
+
+    assert can_record(job(0, Toy()), encoder) and not can_record(job(0, Silent()), encoder)  # who says nothing
+    for family in ("deberta-v2", "modernbert"):
+        assert not can_record(job(0, Bottleneck(4)), Encoder(plain_model(family), tiny_tokenizer(), name="tiny"))

@@ -161,7 +161,7 @@ def test_features_are_what_a_pass_gives(pooling: Pooling) -> None:
     with torch.no_grad():
         expected = pool(encoder().forward(batch), batch, pooling)
     assert run.states("train").shape == (batch.rows, encoder().shape.layers, encoder().shape.width)
-    assert torch.allclose(run.stored["train"][:, -1], expected, atol=1e-5)
+    assert torch.allclose(run.stored_states["train"][:, -1], expected, atol=1e-5)
 
 
 def test_features_are_computed_once_and_read_after_that(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_features_are_computed_once_and_read_after_that(tmp_path: Path) -> None:
     Run(job(Features(mix=True)), encoder(), cache=tmp_path)  # other models on the same features
     assert states_in(tmp_path) == files
     for file, part in zip(files, ("train", "dev"), strict=True):
-        rows = first.stored[part].numel() * 4
+        rows = first.stored_states[part].numel() * 4
         chunks = ChunkFile(file, [rows])  # all of it is one pass
         chunks.write(0, (torch.from_numpy(chunks.read(0, 0, rows)).view(torch.float32) + 1.0).numpy().view(np.uint8))
     second = Run(job(Features()), encoder(), cache=tmp_path)
-    assert all(torch.equal(second.stored[part], first.stored[part] + 1.0) for part in first.stored)
+    assert all(torch.equal(second.stored_states[part], first.stored_states[part] + 1.0) for part in first.stored_states)
 
 
 def test_a_torn_features_file_is_computed_again(tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def test_a_torn_features_file_is_computed_again(tmp_path: Path) -> None:
     files[0].write_bytes(files[0].read_bytes()[:-7])
     files[1].write_bytes(b"")
     second = Run(job(Features()), encoder(), cache=tmp_path)
-    assert all(torch.equal(second.stored[part], first.stored[part]) for part in first.stored)
+    assert all(torch.equal(second.stored_states[part], first.stored_states[part]) for part in first.stored_states)
     assert states_in(tmp_path) == files
 
 
 def test_an_interrupted_reading_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(features, "TOKENS_A_PASS", 40)
     read = reading(monkeypatch)
-    whole = Run(job(Features()), encoder()).stored
+    whole = Run(job(Features()), encoder()).stored_states
     passes = len(read)
     shares: list[float] = []
 
@@ -205,17 +205,17 @@ def test_an_interrupted_reading_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert 0 < shares[0] < shares[1] < shares[2] < 1 and len(read) == passes + 3
     again = Run(job(Features()), encoder(), cache=tmp_path, tell=lambda *told: shares.append(told[0]))
     assert len(read) == 2 * passes and shares[-1] == 1.0  # what was read before was not read again
-    assert all(torch.equal(again.stored[part], whole[part]) for part in whole)
+    assert all(torch.equal(again.stored_states[part], whole[part]) for part in whole)
 
 
 def test_a_full_disk_only_costs_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    whole = Run(job(Features()), encoder()).stored
+    whole = Run(job(Features()), encoder()).stored_states
     monkeypatch.setattr(ChunkFile, "write", full)
     run = Run(job(Features()), encoder(), cache=tmp_path)
-    assert all(torch.equal(run.stored[part], whole[part]) for part in whole) and not states_in(tmp_path)
+    assert all(torch.equal(run.stored_states[part], whole[part]) for part in whole) and not states_in(tmp_path)
     monkeypatch.setattr(features, "free_disk", lambda _: 1000)
     Run(job(Features()), encoder(), cache=tmp_path)
     assert not states_in(tmp_path)
@@ -242,7 +242,7 @@ def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyP
     assert before == told[: len(before)] and len(before) > 3
     assert before[0].reading is not None and 0 < before[0].reading < 1 and before[0].seconds_left > 0
     text = str(before[0])
-    assert "reads the texts" in text and "left" in text and "nan" not in text and "loss" not in text
+    assert "computing the base's states" in text and "left" in text and "nan" not in text and "loss" not in text
     board = Board()
     board.take(Moment(planned={"opinion": 1}))
     board.take(Moment(progress=before[0]))

@@ -15,8 +15,8 @@ from intarsia.train.device_tables import DeviceTables, fixed_size
 class Timed(recorded_passes.RecordedPass):
     """As on a GPU where recording takes half a second and a thousand tokens a millisecond."""
 
-    def __init__(self, tables: DeviceTables, body: Any, pool: Any, *, known: bool) -> None:
-        super().__init__(tables, body, pool, known=known)
+    def __init__(self, tables: DeviceTables, body: Any, pool: Any, *, kernels_loaded: bool) -> None:
+        super().__init__(tables, body, pool, kernels_loaded=kernels_loaded)
         self.cost, self.seconds = 0.5, tables.size * 1e-6
 
 

@@ -61,17 +61,17 @@ def furthest(a: object, b: object) -> float:
 def test_tags_are_learned() -> None:
     job = tags_job(rows=200, epochs=20, learning_rate=1e-2, batch_size=16)
     found = train(job, tiny_with_words())
-    assert found.metric == "f1-entities" and found.head.pooling == "none"
+    assert found.metric == "f1-entities" and found.learned.head.pooling == "none"
     assert found.state.best is not None and found.state.best > 0.9
 
 
 def test_spans_are_learned() -> None:
     job = span_job(rows=200, epochs=20, learning_rate=1e-2, batch_size=16, max_length=24)
     found = train(job, tiny_with_words())
-    assert found.metric == "f1" and found.head.outputs == 2
+    assert found.metric == "f1" and found.learned.head.outputs == 2
     assert found.state.best is not None and found.state.best > 0.8
     tuned = found.state.history[found.state.best_epoch - 1]["threshold"]
-    assert found.task_kind.to_dict() == {"no_answer": True, "threshold": tuned}
+    assert found.learned.task_kind.to_dict() == {"no_answer": True, "threshold": tuned}
 
 
 def test_words_are_learned() -> None:
@@ -112,7 +112,7 @@ def test_hidden_words_leave_the_base_alone(method: Method) -> None:
 
 def test_hidden_words_say_what_cannot_be() -> None:
     encoder = tiny_with_words()
-    with pytest.raises(IntarsiaError, match=r"hidden anew at each step\. Leave trunk_dropout on"):
+    with pytest.raises(IntarsiaError, match=r"new words are masked at each step\. Leave trunk_dropout on"):
         train(words_job(trunk_dropout=False), encoder)
     with pytest.raises(IntarsiaError, match=r"less is better.*Choose by likelihood"):
         train(words_job(metric="perplexity"), encoder)
@@ -167,7 +167,7 @@ def test_which_of_them_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_methods_that_see_one_vector_a_text_say_so() -> None:
-    with pytest.raises(IntarsiaError, match="one vector a text"):
+    with pytest.raises(IntarsiaError, match="one vector per text"):
         train(tags_job(method=Features()), tiny_with_words())
-    with pytest.raises(IntarsiaError, match="one vector a text"):
+    with pytest.raises(IntarsiaError, match="one vector per text"):
         train(words_job(method=Features()), tiny_with_words())

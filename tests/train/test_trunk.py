@@ -105,7 +105,7 @@ def test_training_ends_where_it_would_with_the_lower_layers_in_every_pass(
 
     Own.encoder, Own.first = encoder, lowest(method, encoder.shape)
     monkeypatch.setattr(step, "Noise", Own)
-    monkeypatch.setattr(step, "_below", lambda *_: None)
+    monkeypatch.setattr(step, "_trunk_states", lambda *_: None)
     whole = train(job(method, dropout=dropout), encoder)
     assert furthest(kept, whole) <= 1e-9
     assert [h["loss"] for h in kept.state.history] == pytest.approx([h["loss"] for h in whole.state.history], abs=1e-9)
@@ -182,7 +182,7 @@ def test_wherever_states_are_kept_the_weights_are_the_same(dropout: bool, tmp_pa
 
         def watch(_: Progress, cache: TrunkCache = cache, used: dict[str, int] = used) -> None:
             for where in ("memory", "disk"):
-                used[where] = sum(shelf.used(where) for shelf in cache.shelves.values())
+                used[where] = sum(entry.used(where) for entry in cache.entries.values())
 
         one = job(dropout=dropout)
         if memory + disk < PLENTY:
@@ -193,7 +193,7 @@ def test_wherever_states_are_kept_the_weights_are_the_same(dropout: bool, tmp_pa
                 found = train(one, encoder, trunk=cache, watch=watch)
         assert furthest(found, expected) <= 1e-9
         assert used["memory"] <= memory and used["disk"] <= disk
-        assert not list(tmp_path.iterdir()) and not cache.shelves
+        assert not list(tmp_path.iterdir()) and not cache.entries
         sizes.append((used["memory"], used["disk"], tokens[0]))
     (all_memory, _, once), (_, all_disk, also_once), (some, rest, _), (_, _, often), (_, _, always) = sizes
     assert all_memory == all_disk == some + rest and some > 10_000 and rest > 10_000

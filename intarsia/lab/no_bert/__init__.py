@@ -1,8 +1,9 @@
 """The no-BERT baseline: a search over models that use no pretrained transformer.
 
-Houlsby et al. 2019 set such a search beside their adapters, to know whether the transformer helped at all. Here it is
-n-grams of words and characters, read by linear models, naive Bayes, boosted trees and small networks of scikit-learn.
-Every candidate is fitted on train and scored on dev; only the best of them is ever shown test.
+Houlsby et al. 2019 compare their adapters with this kind of search, to see whether the transformer helps at all. Here
+the features are n-grams of words and characters, and the models are scikit-learn's linear models, naive Bayes, boosted
+trees and small networks. Every candidate is fitted on train and scored on dev; only the best candidate is scored on
+test.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from typing import Any
 from intarsia.errors import IntarsiaError, check_extra
 from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, Features, plan
-from intarsia.lab.no_bert.features import Corpus, Reading
-from intarsia.lab.no_bert.models import Fitted, NaiveBayesSvm
+from intarsia.lab.no_bert.features import Corpus, FeatureExtractor
+from intarsia.lab.no_bert.models import FittedModel, NaiveBayesSvm
 from intarsia.tasks.examples import Kind, TaskData
 from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric, score
 from intarsia.version import __version__
 
-HOPELESS = 30  # so many failures and no success: it is the data
+MAX_FAILURES = 30  # give up after this many failures without a success: the data is the cause
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A candidate and what became of it: a score on dev, or the reason why it has none."""
+class Trial:
+    """One candidate with its dev score, or with the error that prevented a score."""
 
     candidate: Candidate
     dev: float | None
@@ -41,14 +42,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a watcher is told before each candidate; its text is for people."""
+    """The state of a search before each candidate. `str()` gives a progress line."""
 
     done: int
-    share: float  # of the budget, spent
-    seconds_left: float | None  # unknown before the first candidate of a given number
+    share: float  # the spent share of the budget
+    seconds_left: float | None  # None before the first candidate if the budget is a number of candidates
     trying: Candidate
     metric: str
-    best: Tried | None
+    best: Trial | None
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f"{seconds(self.seconds_left)} left · "
@@ -61,25 +62,26 @@ SearchWatch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Baseline:
-    """The best candidate by dev, and how it did on test."""
+    """The best candidate on dev, and its test score."""
 
     kind: Kind
     metric: str
-    winner: Tried
+    winner: Trial
     test: Interval
     test_examples: int
-    parameters: dict[str, int]  # fitted numbers that a prediction needs: features, model, total
-    tried: tuple[Tried, ...]  # in order, failed ones too
+    parameters: dict[str, int]  # fitted numbers that prediction needs: features, model, total
+    trials: tuple[Trial, ...]  # in order, with failed candidates
     seconds: float
     seed: int
     data: dict[str, Any]
     versions: dict[str, str]
 
-    def best(self, count: int = 5) -> list[Tried]:
-        """The best by dev; of equal ones the earlier, which is mostly the simpler."""
-        return sorted((t for t in self.tried if t.dev is not None), key=lambda t: -(t.dev or 0.0))[:count]
+    def best(self, count: int = 5) -> list[Trial]:
+        """Return the best trials on dev. The earlier of two equal trials comes first; it is usually simpler."""
+        return sorted((t for t in self.trials if t.dev is not None), key=lambda t: -(t.dev or 0.0))[:count]
 
     def summary(self) -> str:
+        """Return the test score and the winner in one line."""
         value, low, high = (100 * x for x in self.test)
         return (
             f"no pretrained transformer: {self.metric} {value:.1f} ({low:.1f}–{high:.1f}) on {self.test_examples:,} "
@@ -87,14 +89,14 @@ class Baseline:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `metrics` as an inlay has them."""
+        """Return plain JSON values. `metrics` has the form of an inlay's header."""
         test = {**self.test._asdict(), "examples": self.test_examples}
         return {
             "kind": self.kind,
             "metrics": {"metric": self.metric, "dev": self.winner.dev, "test": test},
             "winner": self.winner.to_dict(),
             "parameters": self.parameters,
-            "tried": [tried.to_dict() for tried in self.tried],
+            "tried": [trial.to_dict() for trial in self.trials],
             "seconds": self.seconds,
             "seed": self.seed,
             "data": self.data,
@@ -111,11 +113,11 @@ def search(
     *,
     candidates: int | None = None,
 ) -> Baseline:
-    """Try candidates until the minutes are spent, or the first `candidates` of them, and score the best on test.
+    """Try candidates for some minutes, or a fixed number of them, and score the best one on test.
 
-    The order depends on the seed and on the kind and size of the data alone, so a number of candidates gives the same
-    result on every run; minutes give as many as the machine is fast. A candidate that has begun is not cut short, at
-    least one is fitted, and with minutes a perfect score on dev ends the search.
+    The order of candidates depends only on the seed and on the kind and size of the data. Therefore `candidates` gives
+    the same result on every run, while `minutes` depends on the machine's speed. A started candidate always finishes,
+    and at least one candidate is fitted. With `minutes`, a perfect dev score ends the search.
     """
     check_extra("lab", "sklearn")
     import sklearn
@@ -123,50 +125,55 @@ def search(
     from intarsia.tasks.task_kind import TaskKind
 
     if data.kind not in ("label", "labels", "score"):
-        raise IntarsiaError(f"the search without BERT is for labels and scores; it has no models for {data.kind}.")
+        raise IntarsiaError(
+            f"the search without BERT has no models for {data.kind} tasks. Expected a task with labels or scores."
+        )
     metric = metric or default_metric(data.kind, data.labels)
     check_metric(metric, data.kind, data.labels)
     if not minutes >= 0 or (candidates is not None and candidates < 1):
-        raise IntarsiaError(f"minutes={minutes}, candidates={candidates} leave nothing to try. Expected more than 0.")
-    answers = TaskKind.learn(data.kind, data.labels, data.train)
-    gold = answers.gold(data.dev)
+        raise IntarsiaError(
+            f"minutes={minutes}, candidates={candidates} leaves nothing to try. Expected 0 minutes or more, and "
+            "at least 1 candidate."
+        )
+    task_kind = TaskKind.learn(data.kind, data.labels, data.train)
+    gold = task_kind.gold(data.dev)
     corpus = Corpus(data, seed)
     began = monotonic()
-    tried: list[Tried] = []
-    best: tuple[float, Tried, Fitted] | None = None
+    trials: list[Trial] = []
+    best: tuple[float, Trial, FittedModel] | None = None
     for candidate in plan(data, seed):
         spent = monotonic() - began
         left: float | None = max(0.0, 60 * minutes - spent)
         share = min(1.0, spent / (60 * minutes)) if minutes else 1.0
         if candidates is not None:
-            share = len(tried) / candidates
-            left = spent * (candidates / len(tried) - 1) if tried else None
+            share = len(trials) / candidates
+            left = spent * (candidates / len(trials) - 1) if trials else None
         if best is not None and (share >= 1 or (candidates is None and best[0] == 1)):
             break
-        if best is None and len(tried) >= max(HOPELESS, candidates or 0):
+        if best is None and len(trials) >= max(MAX_FAILURES, candidates or 0):
             break
         if watch is not None:
-            watch(Progress(len(tried), share, left, candidate, metric, best[1] if best else None))
+            watch(Progress(len(trials), share, left, candidate, metric, best[1] if best else None))
         start = monotonic()
         try:
             with _only_failures():
-                fitted = Fitted(candidate, corpus, answers)
+                fitted = FittedModel(candidate, corpus, task_kind)
                 dev = score(metric, gold, fitted.predict("dev"), data.labels)
         except Exception as problem:
             reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
-            tried.append(Tried(candidate, None, monotonic() - start, reason))
+            trials.append(Trial(candidate, None, monotonic() - start, reason))
             continue
-        tried.append(Tried(candidate, dev, monotonic() - start))
+        trials.append(Trial(candidate, dev, monotonic() - start))
         if best is None or dev > best[0]:
-            best = dev, tried[-1], fitted
+            best = dev, trials[-1], fitted
     if best is None:
         raise IntarsiaError(
-            f"none of {len(tried)} candidates could be fitted on this data. The first one: {tried[0].problem}"
+            f"none of {len(trials)} candidates could be fitted on this data. The first error: {trials[0].problem}"
         )
     _, winner, fitted = best
     with _only_failures():
         predicted = fitted.predict("test")
-    test = bootstrap(metric, answers.gold(data.test), predicted, labels=data.labels)
+    test = bootstrap(metric, task_kind.gold(data.test), predicted, labels=data.labels)
     return Baseline(
         kind=data.kind,
         metric=metric,
@@ -174,7 +181,7 @@ def search(
         test=test,
         test_examples=len(data.test),
         parameters=fitted.parameters(),
-        tried=tuple(tried),
+        trials=tuple(trials),
         seconds=monotonic() - began,
         seed=seed,
         data=data.source,
@@ -184,13 +191,13 @@ def search(
 
 @contextmanager
 def _only_failures() -> Iterator[None]:
-    """No warning reaches the terminal; one that says that a fit has not converged is a failure."""
+    """Suppress warnings, but turn a ConvergenceWarning into an error."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", ConvergenceWarning)
-        # A network's epochs are an option of its candidate: to have used them up is no failure.
+        # The number of epochs is an option of a network candidate, so reaching it is not a failure.
         warnings.filterwarnings("ignore", "Stochastic Optimizer", ConvergenceWarning)
         yield
 
@@ -199,13 +206,13 @@ __all__ = [
     "Baseline",
     "Candidate",
     "Corpus",
+    "FeatureExtractor",
     "Features",
-    "Fitted",
+    "FittedModel",
     "NaiveBayesSvm",
     "Progress",
-    "Reading",
     "SearchWatch",
-    "Tried",
+    "Trial",
     "plan",
     "search",
 ]  # fmt: skip

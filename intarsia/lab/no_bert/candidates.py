@@ -1,4 +1,4 @@
-"""What is tried, and in which order: ways of reading texts, and models with their options."""
+"""The candidates of the search and their order: feature settings, and models with their options."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any, Literal
 from intarsia.tasks.examples import TaskData
 
 View = Literal["word", "char"]
-LONGEST: dict[View, int] = {"word": 2, "char": 5}  # the longest n-grams that are counted
-DENSE = ("RBF SVM", "boosted trees", "MLP")  # models that read components instead of n-grams
-COUNTING = ("NB-SVM", "multinomial NB", "complement NB")  # models that read n-grams alone, never below 0
-MANY_ROWS = 10_000  # too many for kernels, whose cost grows with their square
-MANY_LABELS = 20  # too many for boosted trees, and for logistic regression in one piece
-EXHAUSTED = 200  # so many draws in a row that were there before: all has been tried
+MAX_NGRAM: dict[View, int] = {"word": 2, "char": 5}  # the longest counted n-gram of each view
+DENSE_MODELS = ("RBF SVM", "boosted trees", "MLP")  # their input is SVD components, not n-grams
+COUNT_MODELS = ("NB-SVM", "multinomial NB", "complement NB")  # their input is n-grams only, because it must be ≥ 0
+MANY_ROWS = 10_000  # too many for kernel models, whose cost is quadratic in the rows
+MANY_LABELS = 20  # too many for boosted trees and for multinomial logistic regression
+MAX_REPEATED_DRAWS = 200  # after this many known candidates in a row, the search space is exhausted
 
 
 @dataclass(frozen=True)
 class Features:
-    """How texts become numbers. The two texts of a pair are read alike, and their rows combined."""
+    """How texts become numbers. Both texts of a pair use the same features, and their rows are combined."""
 
     views: tuple[View, ...]
     weighting: Literal["tf-idf", "log counts", "binary"] = "tf-idf"
-    longest: tuple[int, ...] = ()  # n-grams of each view; empty: all that are counted
-    least: int = 1  # texts that an n-gram must occur in
-    components: int = 0  # of a singular value decomposition; 0: none
-    pairing: Literal["", "sides", "shared"] = ""  # side by side, or what both texts have and what one of them has
-    overlap: bool = False  # measures of overlap, beside the n-grams or alone
+    longest: tuple[int, ...] = ()  # maximum n-gram length of each view; empty: MAX_NGRAM
+    least: int = 1  # minimum number of texts that contain an n-gram
+    components: int = 0  # of a truncated SVD; 0: no SVD
+    pairing: Literal["", "sides", "shared"] = ""  # concatenated, or product and absolute difference
+    overlap: bool = False  # add overlap measures of the pair, or use only them
 
     def __str__(self) -> str:
-        longest = self.longest or tuple(LONGEST[view] for view in self.views)
-        names = [v if n == LONGEST[v] else f"{v}(≤{n})" for v, n in zip(self.views, longest, strict=True)]
+        longest = self.longest or tuple(MAX_NGRAM[view] for view in self.views)
+        names = [v if n == MAX_NGRAM[v] else f"{v}(≤{n})" for v, n in zip(self.views, longest, strict=True)]
         parts = [f"{'+'.join(names)} {self.weighting}"] if names else []
         parts += [f"in ≥{self.least} texts"] if self.least > 1 else []
         parts += [f"SVD-{self.components}"] if self.components else []
@@ -46,7 +46,7 @@ class Features:
 class Candidate:
     features: Features
     model: str
-    options: tuple[tuple[str, Any], ...] = ()  # as scikit-learn names them
+    options: tuple[tuple[str, Any], ...] = ()  # scikit-learn's option names
 
     def __str__(self) -> str:
         options = [f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.options]
@@ -58,62 +58,62 @@ class Candidate:
 
 
 def plan(data: TaskData, seed: int) -> Iterator[Candidate]:
-    """Candidates without end: first what is cheap and usually good, then random draws, none of them twice."""
-    usual = _usual(data)
-    yield from usual
-    seen = set(usual)
+    """Yield the default candidates, which are cheap and usually good, then random candidates without repetition."""
+    defaults = _default_candidates(data)
+    yield from defaults
+    seen = set(defaults)
     generator = random.Random(seed)
     repeated = 0
-    while repeated < EXHAUSTED:
-        candidate = _drawn(generator, data)
+    while repeated < MAX_REPEATED_DRAWS:
+        candidate = _random_candidate(generator, data)
         repeated = repeated + 1 if candidate in seen else 0
         if not repeated:
             seen.add(candidate)
             yield candidate
 
 
-def _usual(data: TaskData) -> list[Candidate]:
-    def usual(views: Sequence[View], model: str, weighting: str = "tf-idf", **options: Any) -> None:
-        components = 100 if model in DENSE and views else 0
-        made.append(_candidate(data, views, model, options, weighting=weighting, components=components))
+def _default_candidates(data: TaskData) -> list[Candidate]:
+    def add(views: Sequence[View], model: str, weighting: str = "tf-idf", **options: Any) -> None:
+        components = 100 if model in DENSE_MODELS and views else 0
+        found.append(_candidate(data, views, model, options, weighting=weighting, components=components))
 
-    made: list[Candidate] = []
+    found: list[Candidate] = []
     trees: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.05, "max_leaf_nodes": 15}
     network: dict[str, Any] = {"hidden_layer_sizes": 64, "alpha": 10.0, "learning_rate_init": 1e-3, "max_iter": 20}
     both: tuple[View, ...] = ("word", "char")
     if data.kind == "score":
-        usual(("word",), "ridge", alpha=1.0)
+        add(("word",), "ridge", alpha=1.0)
         if data.pairs:
-            usual((), "ridge", alpha=1.0)
-            usual((), "boosted trees", **trees)
-        usual(both, "ridge", alpha=1.0)
-        usual(("char",), "ridge", alpha=1.0)
-        usual(("word",), "linear SVM", C=0.1)
+            add((), "ridge", alpha=1.0)
+            add((), "boosted trees", **trees)
+        add(both, "ridge", alpha=1.0)
+        add(("char",), "ridge", alpha=1.0)
+        add(("word",), "linear SVM", C=0.1)
     else:
-        usual(("word",), "logistic regression", C=4.0)
+        add(("word",), "logistic regression", C=4.0)
         if data.pairs:
-            usual((), "logistic regression", C=1.0)
-            usual((), "boosted trees", **trees)
-        usual(("word",), "multinomial NB", "log counts", alpha=0.5)
-        usual(("word",), "NB-SVM", "binary", C=0.1)
-        usual(both, "linear SVM", C=0.3)
-        usual(both, "NB-SVM", "binary", C=0.1)
-        usual(("char",), "linear SVM", C=0.3)
-        usual(both, "ridge", alpha=1.0)
-        usual(("word",), "SGD", alpha=1e-4)
-        usual(("word",), "complement NB", "log counts", alpha=0.5)
-        usual(both, "logistic regression", C=4.0)
+            add((), "logistic regression", C=1.0)
+            add((), "boosted trees", **trees)
+        add(("word",), "multinomial NB", "log counts", alpha=0.5)
+        add(("word",), "NB-SVM", "binary", C=0.1)
+        add(both, "linear SVM", C=0.3)
+        add(both, "NB-SVM", "binary", C=0.1)
+        add(("char",), "linear SVM", C=0.3)
+        add(both, "ridge", alpha=1.0)
+        add(("word",), "SGD", alpha=1e-4)
+        add(("word",), "complement NB", "log counts", alpha=0.5)
+        add(both, "logistic regression", C=4.0)
     if len(data.train) <= MANY_ROWS:
-        usual(both, "RBF SVM", C=1.0)
-    usual(both, "MLP", **network)
+        add(both, "RBF SVM", C=1.0)
+    add(both, "MLP", **network)
     if len(data.labels) <= MANY_LABELS:
-        usual(both, "boosted trees", **trees)
-    return made
+        add(both, "boosted trees", **trees)
+    return found
 
 
-def _drawn(generator: random.Random, data: TaskData) -> Candidate:
+def _random_candidate(generator: random.Random, data: TaskData) -> Candidate:
     def between(low: float, high: float) -> float:
-        """Log-uniform, to two digits."""
+        """Return a log-uniform draw, rounded to two digits."""
         return float(f"{math.exp(generator.uniform(math.log(low), math.log(high))):.2g}")
 
     names = ["ridge", "linear SVM", "MLP"]
@@ -142,12 +142,12 @@ def _drawn(generator: random.Random, data: TaskData) -> Candidate:
         }
     else:
         options["alpha"] = {"ridge": between(0.1, 30), "SGD": between(1e-5, 1e-3)}.get(model, between(0.03, 3))
-    weighable = data.kind != "score" and model not in ("MLP", "multinomial NB", "complement NB")
-    if weighable and generator.random() < 0.25:
+    has_class_weight = data.kind != "score" and model not in ("MLP", "multinomial NB", "complement NB")
+    if has_class_weight and generator.random() < 0.25:
         options["class_weight"] = "balanced"
 
     views: tuple[View, ...] = generator.choice((("word",), ("char",), ("word", "char"), ("word", "char")))
-    if data.pairs and model not in COUNTING and generator.random() < 0.2:
+    if data.pairs and model not in COUNT_MODELS and generator.random() < 0.2:
         return _candidate(data, (), model, options)
     weighting = "binary" if model == "NB-SVM" else "tf-idf"
     if model in ("multinomial NB", "complement NB"):
@@ -158,7 +158,7 @@ def _drawn(generator: random.Random, data: TaskData) -> Candidate:
         model,
         options,
         weighting=weighting,
-        components=generator.choice([50, 100, 200, 300]) if model in DENSE else 0,
+        components=generator.choice([50, 100, 200, 300]) if model in DENSE_MODELS else 0,
         longest=tuple(generator.choice([1, 2] if view == "word" else [3, 4, 5]) for view in views),
         least=generator.choice([1, 1, 2, 3]),
         pairing=generator.choice(["sides", "shared", "shared"]),
@@ -168,11 +168,11 @@ def _drawn(generator: random.Random, data: TaskData) -> Candidate:
 def _candidate(
     data: TaskData, views: Sequence[View], model: str, options: dict[str, Any], **features: Any
 ) -> Candidate:
-    """A candidate in its one spelling, so that equal ones are known as such."""
+    """Return a candidate in canonical form, so that equivalent candidates compare equal."""
     if not views:
         return Candidate(Features((), overlap=True), model, tuple(options.items()))
     features["pairing"] = features.get("pairing", "shared") if data.pairs else ""
-    features["overlap"] = data.pairs and model not in COUNTING
-    if features.get("longest") == tuple(LONGEST[view] for view in views):
+    features["overlap"] = data.pairs and model not in COUNT_MODELS
+    if features.get("longest") == tuple(MAX_NGRAM[view] for view in views):
         features["longest"] = ()
     return Candidate(Features(tuple(views), **features), model, tuple(options.items()))

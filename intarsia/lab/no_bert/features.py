@@ -1,4 +1,4 @@
-"""Texts as numbers: n-grams, counted once and weighed in many ways, and how much the texts of a pair overlap."""
+"""Text features: n-grams, counted once and weighted in several ways, and overlap measures of text pairs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.lab.no_bert.candidates import LONGEST, Features, View
+from intarsia.lab.no_bert.candidates import MAX_NGRAM, Features, View
 from intarsia.tasks.examples import Example, TaskData
 
-WORD = re.compile(r"\w+|[^\w\s]")  # unlike scikit-learn's, keeps punctuation and words of one letter
-MOST_FEATURES = 100_000  # a view; the most frequent n-grams are kept
-KEPT_READINGS = 3  # matrices are kept for so many ways of reading
+WORD = re.compile(r"\w+|[^\w\s]")  # unlike scikit-learn's pattern, keeps punctuation and one-letter words
+MAX_FEATURES = 100_000  # the most frequent n-grams of each view
+CACHED_EXTRACTORS = 3  # with their matrices
 
 
 class Corpus:
-    """The parts as counts of n-grams, each counted once. Vocabularies come from train alone."""
+    """The n-gram counts of all parts, computed once. Vocabularies come only from train."""
 
     def __init__(self, data: TaskData, seed: int) -> None:
         self.data, self.seed = data, seed
         self.sides = 2 if data.pairs else 1
         self._vectorizers: dict[View, Any] = {}
         self._counts: dict[tuple[View, str], Any] = {}
-        self._readings: dict[Features, Reading] = {}
+        self._extractors: dict[Features, FeatureExtractor] = {}
         self._overlaps: dict[str, np.ndarray] = {}
-        self.rarity: dict[str, float] = {}  # of words, for the overlap of pairs
+        self.idf: dict[str, float] = {}  # inverse document frequencies of words, for the overlap of pairs
 
     def counts(self, view: View, part: str) -> Any:
-        """[sides * n, f]: the first texts, then the second ones."""
+        """Return n-gram counts [sides * n, f]: the rows of all first texts, then of all second texts."""
         from sklearn.feature_extraction.text import CountVectorizer
 
         if (view, part) not in self._counts:
@@ -40,7 +40,7 @@ class Corpus:
                 options = {"token_pattern": WORD.pattern} if view == "word" else {"analyzer": "char_wb"}
                 shortest = 1 if view == "word" else 2
                 self._vectorizers[view] = CountVectorizer(
-                    ngram_range=(shortest, LONGEST[view]), max_features=MOST_FEATURES, **options
+                    ngram_range=(shortest, MAX_NGRAM[view]), max_features=MAX_FEATURES, **options
                 )
                 self._counts[view, part] = self._vectorizers[view].fit_transform(texts)
             else:
@@ -49,48 +49,58 @@ class Corpus:
         return self._counts[view, part]
 
     def columns(self, view: View, longest: int, least: int) -> np.ndarray:
-        """The n-grams of at most that length, in at least so many texts of train."""
+        """Return the indices of n-grams up to length `longest` that occur in at least `least` texts of train."""
         frequency = self.counts(view, "train").getnnz(axis=0)
         names = self._vectorizers[view].get_feature_names_out()
         lengths = np.array([name.count(" ") + 1 if view == "word" else len(name) for name in names])
         return np.flatnonzero((frequency >= least) & (lengths <= longest))
 
     def overlap(self, part: str) -> np.ndarray:
-        """[n, measures] of the pairs."""
-        if not self.rarity:
-            known = Counter(w for e in self.data.train for text in (e.text, e.pair) for w in set(_words(text or "")))
+        """Return the overlap measures of the pairs, [n, measures]."""
+        if not self.idf:
+            frequencies = Counter(
+                w for e in self.data.train for text in (e.text, e.pair) for w in set(_words(text or ""))
+            )
             texts = 2 * len(self.data.train)
-            self.rarity = {w: math.log((1 + texts) / (1 + count)) + 1 for w, count in known.items()}
-            self.rarity[""] = math.log(1 + texts) + 1  # of words that train does not have
+            self.idf = {w: math.log((1 + texts) / (1 + count)) + 1 for w, count in frequencies.items()}
+            self.idf[""] = math.log(1 + texts) + 1  # for words that do not occur in train
         if part not in self._overlaps:
             examples: list[Example] = getattr(self.data, part)
-            self._overlaps[part] = np.array([_overlap(e.text, e.pair or "", self.rarity) for e in examples])
+            self._overlaps[part] = np.array([_overlap(e.text, e.pair or "", self.idf) for e in examples])
         return self._overlaps[part]
 
-    def reading(self, features: Features) -> Reading:
-        """The fitted way of reading, kept for the next candidates that read alike."""
-        if features not in self._readings:
-            while len(self._readings) >= KEPT_READINGS:
-                del self._readings[next(iter(self._readings))]
-            self._readings[features] = Reading(features, self)
-        return self._readings[features]
+    def extractor(self, features: Features) -> FeatureExtractor:
+        """Return the fitted extractor, from the cache if a recent candidate had the same features."""
+        if features not in self._extractors:
+            while len(self._extractors) >= CACHED_EXTRACTORS:
+                del self._extractors[next(iter(self._extractors))]
+            self._extractors[features] = FeatureExtractor(features, self)
+        return self._extractors[features]
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def _overlap(first: str, second: str, rarity: dict[str, float]) -> list[float]:
-    """Lengths; shared and unshared words, counted and weighed; cosine of tf-idf; letters, word pairs and numbers."""
+def _overlap(first: str, second: str, idf: dict[str, float]) -> list[float]:
+    """Return the overlap measures of a pair.
+
+    The measures are text lengths, shared and unshared words (counted and weighted by idf), the tf-idf cosine, and the
+    overlap of character trigrams, word bigrams and numbers.
+    """
     a, b = Counter(_words(first)), Counter(_words(second))
-    weight = {w: rarity.get(w, rarity[""]) for w in a | b}
+    weight = {w: idf.get(w, idf[""]) for w in a | b}
     shared, only_a, only_b = a.keys() & b.keys(), a.keys() - b.keys(), b.keys() - a.keys()
-    heavy, heavy_a, heavy_b = (sum(weight[w] for w in sorted(some)) for some in (shared, only_a, only_b))
-    square_a, square_b = (sum((n * weight[w]) ** 2 for w, n in some.items()) for some in (a, b))
+    shared_weight, only_a_weight, only_b_weight = (
+        sum(weight[w] for w in sorted(words)) for words in (shared, only_a, only_b)
+    )
+    square_a, square_b = (sum((n * weight[w]) ** 2 for w, n in counts.items()) for counts in (a, b))
     dot = sum(a[w] * b[w] * weight[w] ** 2 for w in sorted(shared))
-    pieces_a, pieces_b = ({text[i : i + 3] for i in range(len(text) - 2)} for text in (first.lower(), second.lower()))
-    two_a, two_b = (set(zip(words, words[1:], strict=False)) for words in (_words(first), _words(second)))
-    numbers_a, numbers_b = ({w for w in some if w.isdecimal()} for some in (a, b))
+    trigrams_a, trigrams_b = (
+        {text[i : i + 3] for i in range(len(text) - 2)} for text in (first.lower(), second.lower())
+    )
+    bigrams_a, bigrams_b = (set(zip(words, words[1:], strict=False)) for words in (_words(first), _words(second)))
+    numbers_a, numbers_b = ({w for w in counts if w.isdecimal()} for counts in (a, b))
     length_a, length_b = a.total(), b.total()
     return [
         math.log1p(length_a),
@@ -102,20 +112,20 @@ def _overlap(first: str, second: str, rarity: dict[str, float]) -> list[float]:
         len(shared) / max(1, len(a | b)),
         len(shared) / max(1, len(a)),
         len(shared) / max(1, len(b)),
-        heavy / max(1e-9, heavy + heavy_a),
-        heavy / max(1e-9, heavy + heavy_b),
+        shared_weight / max(1e-9, shared_weight + only_a_weight),
+        shared_weight / max(1e-9, shared_weight + only_b_weight),
         max((weight[w] for w in only_b), default=0.0),
         dot / max(1e-9, math.sqrt(square_a * square_b)),
-        len(pieces_a & pieces_b) / max(1, len(pieces_a | pieces_b)),
-        len(pieces_a & pieces_b) / max(1, len(pieces_b)),
-        len(two_a & two_b) / max(1, len(two_b)),
+        len(trigrams_a & trigrams_b) / max(1, len(trigrams_a | trigrams_b)),
+        len(trigrams_a & trigrams_b) / max(1, len(trigrams_b)),
+        len(bigrams_a & bigrams_b) / max(1, len(bigrams_b)),
         len(numbers_b - numbers_a),
         len(numbers_a - numbers_b),
     ]
 
 
-class Reading:
-    """One way of reading, fitted on train; then the matrix [n, f] of any part."""
+class FeatureExtractor:
+    """One feature setting, fitted on train. It computes the matrix [n, f] of any part."""
 
     def __init__(self, features: Features, corpus: Corpus) -> None:
         from sklearn.decomposition import TruncatedSVD
@@ -123,7 +133,7 @@ class Reading:
         from sklearn.preprocessing import StandardScaler
 
         self.features, self.corpus = features, corpus
-        longest = features.longest or tuple(LONGEST[view] for view in features.views)
+        longest = features.longest or tuple(MAX_NGRAM[view] for view in features.views)
         self.columns = {
             view: corpus.columns(view, n, features.least) for view, n in zip(features.views, longest, strict=True)
         }
@@ -142,6 +152,7 @@ class Reading:
         self._matrices: dict[str, Any] = {}
 
     def matrix(self, part: str) -> Any:
+        """Return the features of a part, [n, f]: sparse for n-grams, dense for SVD components or overlap only."""
         from scipy import sparse
 
         if part not in self._matrices:
@@ -157,9 +168,9 @@ class Reading:
         return self._matrices[part]
 
     def parameters(self) -> int:
-        """Fitted numbers: inverse document frequencies, components, means and scales."""
+        """Return the number of fitted values: inverse document frequencies, components, means and scales."""
         count = sum(len(w.idf_) for w in self.weights.values() if w.use_idf)
-        count += len(self.corpus.rarity) if self.features.overlap else 0
+        count += len(self.corpus.idf) if self.features.overlap else 0
         count += 0 if self.svd is None else self.svd.components_.size
         return count + sum(2 * s.mean_.size for s in (self.scale, self.overlap_scale) if s is not None)
 
@@ -174,7 +185,7 @@ class Reading:
         return sparse.hstack(blocks, "csr")
 
     def _combined(self, grams: Any) -> Any:
-        """The rows of first and second texts, [2n, f], as one row a pair."""
+        """Combine the rows of first and second texts, [2n, f], into one row per pair."""
         from scipy import sparse
 
         if not self.features.pairing:

@@ -1,7 +1,8 @@
-"""The tables and figures of Houlsby et al. 2019, trained through one queue, kept in `results`, drawn from there.
+"""The tables and figures of Houlsby et al. 2019.
 
-An experiment is a plan (which runs), a choice by validation, and what is drawn of it; a new one is a file and an entry
-in EXPERIMENTS.
+All runs of an experiment are trained through one queue and stored under `results`; tables and figures are drawn from
+the stored runs. An experiment is a plan of runs, a selection on validation, and a report. To add an experiment, write a
+file and add it to EXPERIMENTS.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from intarsia.errors import IntarsiaError, check_extra
 from intarsia.lab.paper import no_bert
 from intarsia.lab.paper.ablation import ABLATION
 from intarsia.lab.paper.alternatives import ALTERNATIVES
-from intarsia.lab.paper.drawn import Drawn
 from intarsia.lab.paper.experiment import Experiment
+from intarsia.lab.paper.experiment_report import ExperimentReport
 from intarsia.lab.paper.further import FURTHER
 from intarsia.lab.paper.glue import GLUE
 from intarsia.lab.paper.init import INIT
 from intarsia.lab.paper.methods import METHODS_COMPARED
 from intarsia.lab.paper.page import page
-from intarsia.lab.paper.plan import SUITES, Asked
+from intarsia.lab.paper.plan import SUITES, ExperimentConfig
 from intarsia.lab.paper.runs import RunStore
 from intarsia.lab.paper.selection import Results
 from intarsia.lab.paper.squad import SQUAD
@@ -34,52 +35,52 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
 
 EXPERIMENTS: dict[str, Experiment] = {
-    one.name: one for one in (GLUE, FURTHER, SQUAD, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
+    experiment.name: experiment
+    for experiment in (GLUE, FURTHER, SQUAD, TRADEOFF, ABLATION, INIT, ALTERNATIVES, METHODS_COMPARED)
 }
 
 
 def task_names(experiment: Experiment, given: Sequence[str]) -> tuple[str, ...]:
-    """Full names of the tasks that were named (`cola`, `glue/cola`, `glue`), else the experiment's own."""
+    """Return the full names of the given tasks (`cola`, `glue/cola` or `glue`), or the experiment's own tasks."""
     if not given:
         return experiment.tasks
     suites = dict.fromkeys(task.partition("/")[0] for task in experiment.tasks)
     found = []
-    whole = {"glue": GLUE.tasks, "extra": FURTHER.tasks, "squad": SQUAD.tasks}
+    of_suite = {"glue": GLUE.tasks, "extra": FURTHER.tasks, "squad": SQUAD.tasks}
     usable = [suite for suite in SUITES if any(task.kind in experiment.kinds for task in chosen(suite))]
-    for name in (task for text in given for task in whole.get(text, (text,))):
+    for name in (task for text in given for task in of_suite.get(text, (text,))):
         own = [f"{suite}/{name}" for suite in suites if f"{suite}/{name}" in experiment.tasks]
-        task = find(own[0] if own else _whole_name(name if "/" in name else f"{next(iter(suites))}/{name}"))
+        task = find(own[0] if own else _full_name(name if "/" in name else f"{next(iter(suites))}/{name}"))
         if task.kind not in experiment.kinds or task.suite not in usable or set(task.rows) == {"test"}:
             raise IntarsiaError(
-                f"{task.full_name} cannot be used here: a task of {' or '.join(usable)} that has a train part was "
-                "expected."
+                f"{task.full_name} cannot be used in `intarsia paper {experiment.name}`. Expected a task of "
+                f"{' or '.join(usable)} that has a train part."
             )
         found.append(task.full_name)
     return tuple(dict.fromkeys(found))
 
 
-def _whole_name(name: str) -> str:
-    """`squad/v2` stands for `squad/v2.0`."""
-    begun = [task.full_name for task in chosen(None) if task.full_name.startswith(f"{name}.")]
-    return begun[0] if len(begun) == 1 else name
+def _full_name(name: str) -> str:
+    """Complete a name without its last version number: `squad/v2` → `squad/v2.0`."""
+    matching = [task.full_name for task in chosen(None) if task.full_name.startswith(f"{name}.")]
+    return matching[0] if len(matching) == 1 else name
 
 
-def group_names(experiment: Experiment, asked: Asked, given: Sequence[str]) -> tuple[str, ...]:
-    """The groups of runs that were named, else all that the experiment has."""
-    planned = dict.fromkeys(one.group for one in experiment.plan(asked, 1))  # the same at any depth
+def group_names(experiment: Experiment, config: ExperimentConfig, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the given groups of runs, or all groups of the experiment."""
+    planned = dict.fromkeys(run.group for run in experiment.plan(config, 1))  # the groups do not depend on the depth
     known = (*planned, *((no_bert.GROUP,) if experiment.no_bert else ()))
     for group in given:
         if group not in known:
             raise IntarsiaError(
-                f"`intarsia paper {experiment.name}` has no group {group!r}. Expected of --only some of: "
-                f"{', '.join(known)}."
+                f"`intarsia paper {experiment.name}` has no group {group!r}. Groups for --only: {', '.join(known)}."
             )
     return tuple(dict.fromkeys(given)) or known
 
 
 def run(
     name: str,
-    asked: Asked,
+    config: ExperimentConfig,
     encoder: Encoder,
     store: RunStore,
     *,
@@ -88,58 +89,59 @@ def run(
     together: int | None = None,
     command: str | None = None,
     watch: Watch | None = None,
-    tell: no_bert.Tell | None = None,
-) -> Drawn:
-    """Train what is missing of an experiment, or of some groups of it, and draw all of it that is stored."""
-    from intarsia.lab.paper.running import Running, load_tasks
+    log: no_bert.Log | None = None,
+) -> ExperimentReport:
+    """Train the missing runs of an experiment, or of its `only` groups, and draw the report of all stored runs."""
+    from intarsia.lab.paper.running import ExperimentRunner, load_tasks
 
     experiment = EXPERIMENTS[name]
-    groups = group_names(experiment, asked, only)
+    groups = group_names(experiment, config, only)
     check_extra("lab", "matplotlib", *(("sklearn",) if no_bert.GROUP in groups else ()))
-    planned = [one for one in experiment.plan(asked, encoder.shape.layers) if one.group in groups]
-    loaded, absent = load_tasks(asked.tasks, asked, data)
+    planned = [run for run in experiment.plan(config, encoder.shape.layers) if run.group in groups]
+    loaded, skipped = load_tasks(config.tasks, config, data)
     if not loaded:
-        raise IntarsiaError(f"nothing to learn from: {' '.join(absent.values())} The data folder is that of --data.")
-    if asked.max_length is not None and asked.max_length > encoder.max_length:
+        raise IntarsiaError(f"no task to train on: {' '.join(skipped.values())} Check the data folder (--data).")
+    if config.max_length is not None and config.max_length > encoder.max_length:
         raise IntarsiaError(
-            f"--max-length {asked.max_length} is more than {encoder.name} reads: {encoder.max_length} tokens at most."
+            f"--max-length {config.max_length} is more than {encoder.name} can read. Expected at most "
+            f"{encoder.max_length} tokens."
         )
-    store.of(encoder)
-    with store.working(name, groups) as work:
-        before = store.read_asked(name)
-        more = before is None or asked.joins(before.asked)
-        if more:
-            store.note_asked(name, asked, absent, command)
+    store.check_encoder(encoder)
+    with store.work_folders(name, groups) as work:
+        before = store.read_config(name)
+        extends = before is None or config.extends(before.config)
+        if extends:
+            store.store_config(name, config, skipped, command)
         if planned:
-            Running(planned, asked, encoder, store, loaded).run(work, together, watch=watch)
+            ExperimentRunner(planned, config, encoder, store, loaded).run(work, together, watch=watch)
         if no_bert.GROUP in groups:
-            no_bert.search_missing(asked, {task: own.data for task, own in loaded.items()}, store, tell=tell)
-        if not more:  # another grid, which takes the place of the one before when there is something to draw
-            store.note_asked(name, asked, absent, command)
-    return draw(name, asked, store, list(absent.values()))
+            no_bert.search_missing(config, {name: task.data for name, task in loaded.items()}, store, log=log)
+        if not extends:  # another grid replaces the stored configuration only now, when it has runs to draw
+            store.store_config(name, config, skipped, command)
+    return draw(name, config, store, list(skipped.values()))
 
 
-def draw(name: str, asked: Asked, store: RunStore, notes: Sequence[str] = ()) -> Drawn:
-    """From what is stored alone."""
-    made = EXPERIMENTS[name].draw(Results(store, asked))
-    made.notes += [*notes, *store.damaged]
-    return made
+def draw(name: str, config: ExperimentConfig, store: RunStore, notes: Sequence[str] = ()) -> ExperimentReport:
+    """Draw an experiment from the stored runs. Needs neither data nor encoder."""
+    drawn = EXPERIMENTS[name].draw(Results(store, config))
+    drawn.notes += [*notes, *store.damaged]
+    return drawn
 
 
-def draw_last(name: str, store: RunStore) -> Drawn | None:
-    """What it was asked for; None where that was nothing."""
-    noted = store.read_asked(name)
-    return None if noted is None else draw(name, noted.asked, store, list(noted.absent.values()))
+def draw_last(name: str, store: RunStore) -> ExperimentReport | None:
+    """Draw an experiment with its stored configuration; return None if it never ran."""
+    stored = store.read_config(name)
+    return None if stored is None else draw(name, stored.config, store, list(stored.skipped.values()))
 
 
 def report(store: RunStore) -> Path:
-    """All experiments that were run, on one page."""
+    """Write one HTML page with all experiments that ran; return its path."""
     encoder = store.encoder
-    drawn = [made for name in EXPERIMENTS if (made := draw_last(name, store)) is not None]
-    if not drawn:
-        raise IntarsiaError(f"no experiment was run in {store.folder}: `intarsia paper glue` is one.")
-    for made in drawn:
-        made.save(store.figures)
+    reports = [drawn for name in EXPERIMENTS if (drawn := draw_last(name, store)) is not None]
+    if not reports:
+        raise IntarsiaError(f"no experiment has run in {store.folder}. Run one first, such as `intarsia paper glue`.")
+    for drawn in reports:
+        drawn.save(store.figures)
     path = store.folder / "report.html"
-    files.replace(path, [page(drawn, encoder["name"]).encode()])
+    files.replace(path, [page(reports, encoder["name"]).encode()])
     return path

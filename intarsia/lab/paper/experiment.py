@@ -1,12 +1,12 @@
-"""What an experiment is: the runs that it needs, and what it shows of them."""
+"""An experiment: the runs that it needs, and the report that it draws from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from intarsia.lab.paper.drawn import Drawn
-from intarsia.lab.paper.plan import Asked, Planned
+from intarsia.lab.paper.experiment_report import ExperimentReport
+from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun
 from intarsia.lab.paper.selection import Results
 
 
@@ -14,8 +14,8 @@ from intarsia.lab.paper.selection import Results
 class Experiment:
     name: str
     title: str
-    tasks: tuple[str, ...]  # unless others are named
-    plan: Callable[[Asked, int], list[Planned]]  # for an encoder of so many layers
-    draw: Callable[[Results], Drawn]
-    kinds: tuple[str, ...] = ("label", "score")  # of tasks that it is for
-    no_bert: bool = False  # whether a search without a transformer stands beside the runs
+    tasks: tuple[str, ...]  # the default of --tasks
+    plan: Callable[[ExperimentConfig, int], list[PlannedRun]]  # from the configuration and the number of layers
+    draw: Callable[[Results], ExperimentReport]
+    kinds: tuple[str, ...] = ("label", "score")  # task kinds that it accepts
+    no_bert: bool = False  # whether it also runs the search without a transformer

@@ -1,4 +1,4 @@
-"""The paper's kinds of figures: curves over a logarithmic axis, with bands or bars, and the heatmap of layer spans."""
+"""The paper's figures: curves over a logarithmic axis, with bands or error bars, and the heatmap of layer spans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intarsia.lab.paper.drawn import short
+from intarsia.lab.paper.experiment_report import short_count
 from intarsia.lab.report import COLOURS, new_figure, tidy
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 GREY = "#555555"
 PARAMETERS = "trained parameters a task, without the head"
-# Colour, marker and line say the same, for those who cannot tell the colours apart.
-LOOKS = ((COLOURS[0], "o", "-"), (COLOURS[1], "s", "--"), (COLOURS[2], "^", "-."), (COLOURS[3], "D", ":"))
+# Marker and line style repeat the colour's meaning for colour-blind readers.
+STYLES = ((COLOURS[0], "o", "-"), (COLOURS[1], "s", "--"), (COLOURS[2], "^", "-."), (COLOURS[3], "D", ":"))
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,23 @@ def curves(
     bounds: str = "",
     apart: float = 1.0,
 ) -> Figure:
-    """`band`: shade from low to high, else bars. `line`: a height with its name, dashed. `counts`: x are parameters.
+    """Draw curves over a logarithmic x axis.
 
-    `apart`: a factor that keeps the bars of curves with the same x from hiding each other.
+    `band` shades the area from low to high; otherwise error bars are drawn. `line` is a height and a name, drawn
+    dashed. `counts` formats the x axis as parameter counts. `bounds` is a title that explains the bars. `apart` is a
+    factor between the x of neighbouring curves, so that their bars do not overlap.
     """
     figure = new_figure(7.2, 4.4)
     axes = figure.add_subplot()
-    for i, (curve, (colour, marker, style)) in enumerate(zip(given, LOOKS, strict=False)):
+    for i, (curve, (colour, marker, style)) in enumerate(zip(given, STYLES, strict=False)):
         across = [p[0] * apart ** (i - (len(given) - 1) / 2) for p in curve.points]
         middle, low, high = ([p[place] for p in curve.points] for place in (1, 2, 3))
-        alone = len(across) == 1
+        single = len(across) == 1
         axes.plot(
-            across, middle, marker=marker, markersize=6, linestyle="" if alone else style, color=colour,
+            across, middle, marker=marker, markersize=6, linestyle="" if single else style, color=colour,
             label=curve.name, zorder=4,
         )  # fmt: skip
-        if band and not alone:
+        if band and not single:
             axes.fill_between(across, low, high, color=colour, alpha=0.18, linewidth=0, zorder=2)
         elif low != middle or high != middle:
             axes.vlines(across, low, high, color=colour, linewidth=1.2, alpha=0.7, zorder=3)
@@ -80,7 +82,7 @@ def curves(
 
 
 def _count_ticks(axes: Axes, values: Sequence[float]) -> None:
-    """Numbers of parameters: 10 k, 100 k, 1 M."""
+    """Label the x axis with parameter counts: 10 k, 100 k, 1 M."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     if not values:
@@ -88,18 +90,18 @@ def _count_ticks(axes: Axes, values: Sequence[float]) -> None:
     least, most = min(values) / 1.8, max(values) * 1.8
     decades = [10.0**n for n in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)]
     steps = [n * d for d in decades for n in range(1, 10) if least <= n * d <= most]
-    named = [step for step in steps if step in decades]
-    if len(named) < 2:  # too narrow for powers of ten
-        named = [n * d for d in decades for n in (1, 2, 5) if n * d in steps]
+    labelled = [step for step in steps if step in decades]
+    if len(labelled) < 2:  # the range has too few powers of ten
+        labelled = [n * d for d in decades for n in (1, 2, 5) if n * d in steps]
     axes.set_xlim(least, most)
-    axes.xaxis.set_major_locator(FixedLocator(named))
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.xaxis.set_minor_locator(FixedLocator([step for step in steps if step not in named]))
+    axes.xaxis.set_major_locator(FixedLocator(labelled))
+    axes.xaxis.set_major_formatter(lambda value, _: short_count(value))
+    axes.xaxis.set_minor_locator(FixedLocator([step for step in steps if step not in labelled]))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def heatmap(given: Sequence[tuple[str, dict[tuple[int, int], float]]], layers: int) -> Figure:
-    """The relative change, in per cent, without the adapters of each span: first layer down, last layer across."""
+    """Draw the relative change in per cent for each removed span: first layer down, last layer across."""
     import numpy as np
 
     worst = min([-1.0, *(value for _, cells in given for value in cells.values())])
@@ -110,7 +112,7 @@ def heatmap(given: Sequence[tuple[str, dict[tuple[int, int], float]]], layers: i
         values = np.full((layers, layers), np.nan)
         for (first, last), value in cells.items():
             values[first, last] = value
-        # From light (free) to dark (costly), in steps that all eyes see alike, and that are even in grey.
+        # cividis is perceptually uniform, also for colour-blind readers and in grey. Light: no loss; dark: large loss.
         image = axes.imshow(values, cmap="cividis", vmin=worst, vmax=0, origin="upper")
         for (first, last), value in cells.items():
             dark = value < worst * 0.5

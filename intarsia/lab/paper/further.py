@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from intarsia.lab.paper import no_bert, published, suite_table
-from intarsia.lab.paper.drawn import Drawn, about, encoder_name
 from intarsia.lab.paper.experiment import Experiment
+from intarsia.lab.paper.experiment_report import ExperimentReport, encoder_name, provenance_notes
 from intarsia.lab.paper.selection import Results
 
 TITLE = "Seventeen further tasks"
 TASKS = tuple(published.FURTHER.rows["full"].scores)
 
 
-def draw(results: Results) -> Drawn:
-    beside, depth = published.FURTHER, int(results.store.encoder["layers"])
-    title = f"Further tasks, accuracy: {encoder_name(results)}, and beside it the published figures of {beside.encoder}"
+def draw(results: Results) -> ExperimentReport:
+    """Return the tables, figures and notes of the stored runs."""
+    paper_table, depth = published.FURTHER, int(results.store.encoder["layers"])
+    title = f"Further tasks, accuracy: {encoder_name(results)}, with the published scores of {paper_table.encoder}"
     groups = (no_bert.GROUP, "full", "variable", "adapters")
-    made = Drawn("further", TITLE, [suite_table.sheet(results, beside, title, groups)])
-    made.sheets += suite_table.chosen_sheet(results)
-    made.notes = about(results, suite_table.planned(results.asked, depth), f"{beside.encoder}, {beside.taken_on}")
-    made.notes.append(suite_table.tried_note(results, depth))
-    candidates = max(results.asked.values(task).candidates for task in results.asked.tasks)
-    made.notes.append(
-        f"No BERT: n-grams and models of scikit-learn, one search, the best of {candidates} candidates on validation. "
-        "The published figures are of the authors' own search."
+    report = ExperimentReport("further", TITLE, [suite_table.score_table(results, paper_table, title, groups)])
+    report.tables += suite_table.selection_table(results)
+    report.notes = provenance_notes(
+        results, suite_table.planned_runs(results.config, depth), f"{paper_table.encoder}, {paper_table.evaluated_on}"
     )
-    made.notes += suite_table.published_notes(beside, len(TASKS))
-    return made
+    report.notes.append(suite_table.tried_note(results, depth))
+    candidates = max(results.config.task_grid(task).candidates for task in results.config.tasks)
+    report.notes.append(
+        f"No BERT: n-grams and scikit-learn models, the best of {candidates} candidates on validation. The published "
+        "scores come from the authors' own search."
+    )
+    report.notes += suite_table.published_notes(paper_table, len(TASKS))
+    return report
 
 
-FURTHER = Experiment("further", TITLE, TASKS, suite_table.planned, draw, no_bert=True)
+FURTHER = Experiment("further", TITLE, TASKS, suite_table.planned_runs, draw, no_bert=True)

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 from intarsia.lab.paper import names, published
-from intarsia.lab.paper.drawn import Drawn, Picture, Sheet, about, encoder_name
 from intarsia.lab.paper.experiment import Experiment
+from intarsia.lab.paper.experiment_report import (
+    ExperimentReport,
+    ReportFigure,
+    ReportTable,
+    encoder_name,
+    provenance_notes,
+)
 from intarsia.lab.paper.figures import Curve, curves
-from intarsia.lab.paper.plan import Asked, Planned, Searched
+from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun, RunGrid
 from intarsia.lab.paper.selection import Mean, Results
-from intarsia.methods import Bottleneck
+from intarsia.methods import Bottleneck, to_dict
 
 TITLE = "Initialisation of adapters"
 TASKS = ("glue/mnli", "glue/cola")
 
 
-def planned(asked: Asked, depth: int) -> list[Planned]:
+def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
     found = []
-    for task in asked.tasks:
-        grid = asked.values(task)
-        rate, epochs = grid.one
-        methods = [Bottleneck(grid.fixed, std=std) for std in grid.stds]
-        found += Searched(task, "adapters", methods, [rate], [epochs], {"metric": "accuracy"}).planned(asked)
+    for task in config.tasks:
+        grid = config.task_grid(task)
+        rate, epochs = grid.fixed_recipe
+        methods = [Bottleneck(grid.fixed_size, std=std) for std in grid.stds]
+        found += RunGrid(task, "adapters", methods, [rate], [epochs], {"metric": "accuracy"}).runs(config)
     return found
 
 
-def draw(results: Results) -> Drawn:
-    asked, depth = results.asked, int(results.store.encoder["layers"])
-    made = Drawn("init", TITLE)
+def draw(results: Results) -> ExperimentReport:
+    config, depth = results.config, int(results.store.encoder["layers"])
+    made = ExperimentReport("init", TITLE)
     drawn, table = [], dict[float, dict[str, Mean]]()
     titles: list[str] = []
-    for task in asked.tasks:
-        own = [one for one in planned(asked, depth) if one.task == task]
+    for task in config.tasks:
+        own = [one for one in planned_runs(config, depth) if one.task == task]
         points = []
         title = names.official(task)
-        for std in asked.values(task).stds:
-            best = results.choose(own, lambda one, s=std: getattr(one.method, "std", None) == s)  # type: ignore[misc]
+        for std in config.task_grid(task).stds:
+            best = results.select(own, lambda one, s=std: to_dict(one.method)["std"] == s)  # type: ignore[misc]
             if best is None:
                 continue
             title, score = names.title(task, best.data), best.score
@@ -44,9 +50,9 @@ def draw(results: Results) -> Drawn:
             drawn.append(Curve(title, points))
             titles.append(title)
     rows = [[f"{std:g}", *(str(found.get(title, "–")) for title in titles)] for std, found in sorted(table.items())]
-    size = asked.values(asked.tasks[0]).fixed
-    made.sheets.append(
-        Sheet(
+    size = config.task_grid(config.tasks[0]).fixed_size
+    made.tables.append(
+        ReportTable(
             f"Test accuracy of adapters (size {size}) by the standard deviation of their start; published: "
             f"{published.INIT}", ["std", *titles], rows,
         )
@@ -57,11 +63,11 @@ def draw(results: Results) -> Drawn:
             drawn, x="standard deviation of the initial weights", y="Accuracy on test (%)",
             bounds="bars: standard error over seeds" if several else "one seed", apart=1.15,
         )  # fmt: skip
-        made.pictures.append(Picture("init", figure, f"{encoder_name(results)}, adapters of size {size}."))
-    made.notes = about(
-        results, planned(asked, depth), f"BERT-base, size 64, on validation: {published.INIT}", searched=False
+        made.figures.append(ReportFigure("init", figure, f"{encoder_name(results)}, adapters of size {size}."))
+    made.notes = provenance_notes(
+        results, planned_runs(config, depth), f"BERT-base, size 64, on validation: {published.INIT}", searched=False
     )
     return made
 
 
-INIT = Experiment("init", TITLE, TASKS, planned, draw)
+INIT = Experiment("init", TITLE, TASKS, planned_runs, draw)

@@ -1,4 +1,4 @@
-"""What tasks and groups of runs are called. A sample, or a limited task, never has the official name alone."""
+"""Titles of tasks and metrics. The title of a sample or a limited task always says so."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _TITLES = {
 
 
 def official(task: str) -> str:
-    """A short name of the whole task."""
+    """Return the short title of the official task."""
     return _TITLES.get(task) or task.partition("/")[2].replace("_", " ")
 
 
 def title(task: str, data: Mapping[str, Any]) -> str:
-    """Its name with what was taken of it: the whole, a sample, or so many training rows."""
+    """Return the title of a task, marked if the data is a sample or limited to some training rows."""
     if data.get("limit"):
         return f"{official(task)} ({data['limit']} rows{' of a sample' if data.get('partial') else ''})"
     return f"{official(task)} (sample)" if data.get("partial") else official(task)
 
 
 def metric(task: str) -> str:
-    """The official one, by which the best epoch and the best setting are chosen too."""
+    """Return the official metric, which also selects the best epoch and setting."""
     return find("glue/mnli" if task == MISMATCHED else task).metrics[0]
 
 

@@ -1,6 +1,6 @@
-"""The paper's no-BERT column: for each task the best of a search without a transformer, on the CPU.
+"""The paper's no-BERT column: for each task the best model of a search without a transformer, on the CPU.
 
-It is a group of its own (`--only no_bert`), whose results lie beside the runs, one JSON object a line.
+The search is its own group (`--only no_bert`). Its results are stored as JSON lines in `no_bert/`, next to `runs/`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 from intarsia import formatting, provenance
 from intarsia.lab.no_bert import search
 from intarsia.lab.paper import names
-from intarsia.lab.paper.plan import Asked
-from intarsia.lab.paper.runs import KEPT, RunStore
+from intarsia.lab.paper.plan import ExperimentConfig
+from intarsia.lab.paper.runs import SOURCE_FIELDS, RunStore
 from intarsia.lab.paper.selection import Mean, Results
 from intarsia.tasks.examples import TaskData
 
 GROUP = "no_bert"
-Tell = Callable[[str], None]
-SEED = 0  # of what is drawn at random; the first candidates are the same for all seeds
+Log = Callable[[str], None]
+SEED = 0  # for the random candidates; the default candidates do not depend on the seed
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search gave: the best of so many candidates on validation, and its score on test."""
+class BaselineResult:
+    """The result of a search: the best candidate on validation, and its test score."""
 
     task: str
     candidates: int
     seed: int
     metric: str
-    winner: dict[str, Any]  # the candidate
+    winner: dict[str, Any]  # the best candidate
     parameters: int  # fitted numbers
     dev: float
     test: float
     seconds: float
-    data: dict[str, Any]  # as a run has it
+    data: dict[str, Any]  # the same fields as in a run's record
     machine: dict[str, Any]
     created: str
 
@@ -46,44 +46,49 @@ class Found:
         return Mean(self.test)
 
     @property
-    def won(self) -> str:
-        """The winner's model, and what it reads."""
+    def winner_summary(self) -> str:
+        """Return the winner's model and features."""
         model = self.winner["model"]
         return f"{model}, {self.winner['name'].partition(f', {model}')[0]}"
 
 
-def search_missing(asked: Asked, data: Mapping[str, TaskData], store: RunStore, *, tell: Tell | None = None) -> None:
-    """Search for each task that has no stored search of the same rows. `tell` receives a line for each task."""
-    tell = tell or (lambda _: None)
-    for task, own in data.items():
-        held = _stored(store, asked, task)
-        if held is not None and held.data["sha256"] == own.source["sha256"]:
+def search_missing(
+    config: ExperimentConfig, data: Mapping[str, TaskData], store: RunStore, *, log: Log | None = None
+) -> None:
+    """Search for each task that has no stored result on the same rows. `log` receives progress lines."""
+    log = log or (lambda _: None)
+    for task, task_data in data.items():
+        stored = _stored(store, config, task)
+        if stored is not None and stored.data["sha256"] == task_data.source["sha256"]:
             continue
-        tell(f"{task}: searching without BERT, {asked.values(task).candidates} candidates")
-        found = search(own, seed=SEED, metric=names.metric(task), candidates=asked.values(task).candidates)
-        made = Found(
-            task, asked.values(task).candidates, SEED, found.metric, found.winner.candidate.to_dict(),
+        log(f"{task}: searching without BERT, {config.task_grid(task).candidates} candidates")
+        found = search(task_data, seed=SEED, metric=names.metric(task), candidates=config.task_grid(task).candidates)
+        result = BaselineResult(
+            task, config.task_grid(task).candidates, SEED, found.metric, found.winner.candidate.to_dict(),
             found.parameters["total"], found.winner.dev or 0.0, found.test.value, round(found.seconds, 1),
-            {k: own.source.get(k) for k in KEPT}, provenance.machine("cpu"),
+            {k: task_data.source.get(k) for k in SOURCE_FIELDS}, provenance.machine("cpu"),
             datetime.now(UTC).isoformat(timespec="seconds"),
         )  # fmt: skip
-        store.append(_file(store, task), asdict(made))
-        tell(f"{task}: {100 * made.dev:.1f} on validation after {formatting.seconds(made.seconds)}; {made.won}")
+        store.append(_file(store, task), asdict(result))
+        log(
+            f"{task}: {100 * result.dev:.1f} on validation after {formatting.seconds(result.seconds)}; "
+            f"{result.winner_summary}"
+        )
 
 
-def found_of(results: Results, task: str) -> Found | None:
-    """The stored search of what was asked for."""
-    held = _stored(results.store, results.asked, task)
-    return None if held is None or (held.data["partial"] and not results.asked.samples) else held
+def stored_baseline(results: Results, task: str) -> BaselineResult | None:
+    """Return the stored result of the configured search, or None."""
+    stored = _stored(results.store, results.config, task)
+    return None if stored is None or (stored.data["partial"] and not results.config.samples) else stored
 
 
-def _stored(store: RunStore, asked: Asked, task: str) -> Found | None:
-    """Of equal ones the last."""
-    known = {field.name for field in fields(Found)}
+def _stored(store: RunStore, config: ExperimentConfig, task: str) -> BaselineResult | None:
+    """Return the last stored result of a search with the configured number of candidates."""
+    known = {field.name for field in fields(BaselineResult)}
     lines = [line for line in store.lines(_file(store, task)) if known <= line.keys()]
-    found = [Found(**{name: line[name] for name in known}) for line in lines]
-    wanted = (asked.values(task).candidates, SEED)
-    return next((one for one in reversed(found) if (one.candidates, one.seed) == wanted), None)
+    found = [BaselineResult(**{name: line[name] for name in known}) for line in lines]
+    wanted = (config.task_grid(task).candidates, SEED)
+    return next((result for result in reversed(found) if (result.candidates, result.seed) == wanted), None)
 
 
 def _file(store: RunStore, task: str) -> Path:

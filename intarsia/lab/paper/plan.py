@@ -1,4 +1,4 @@
-"""What an experiment trains: every run of it, before anything is known of data or encoder weights."""
+"""The runs that an experiment trains. A plan needs neither data nor encoder weights."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One run. What is None is the method's own recipe."""
+class PlannedRun:
+    """One run. A setting that is None comes from the method's own recipe."""
 
     task: str
-    group: str  # the row of a table, or the curve of a figure, that it belongs to
+    group: str  # the table row or figure curve that shows this run
     method: Method
     seed: int
     learning_rate: float | None = None
     epochs: int | None = None
     batch_size: int | None = BATCH
-    metric: str = ""  # chosen by and scored with; "": the official one
-    extras: tuple[str, ...] = ()  # what else is measured when it has ended
-    bias_correction: bool | None = False  # of the optimizer's means
+    metric: str = ""  # selects the epoch and scores the run; "": the task's official metric
+    extras: tuple[str, ...] = ()  # further measurements after training
+    bias_correction: bool | None = False  # of AdamW's moment estimates
 
     def settings(self, max_length: int | None) -> dict[str, Any]:
+        """Return all settings of the run, with the recipe's values where the plan has None."""
         own = {name: getattr(self, name) for name in ("learning_rate", "epochs", "batch_size", "bias_correction")}
         recipe = Settings.for_method(self.method, **own)
         return {
@@ -44,18 +45,21 @@ class Planned:
             "batch_size": recipe.batch_size,
             "seed": self.seed,
             "metric": self.metric or names.metric(self.task),
-            "max_length": tokens(self.task, max_length),
+            "max_length": max_tokens(self.task, max_length),
         }
 
 
-def tokens(task: str, given: int | None) -> int:
-    """Of a text, at most: what was given, else what is usual for the task's kind."""
-    return given or default_length(find(task).kind)
+def max_tokens(task: str, max_length: int | None) -> int:
+    """Return `max_length`, or the default text length of the task's kind."""
+    return max_length or default_length(find(task).kind)
 
 
 @dataclass(frozen=True)
 class PaperGrid:
-    """The values that the experiments try. `rates` and `epochs` are of adapters, `base_…` of full and top layers."""
+    """The values that the experiments try.
+
+    `rates` and `epochs` are for adapters, `base_rates` and `base_epochs` for full and top-layer fine-tuning.
+    """
 
     seeds: int
     sizes: tuple[int, ...]
@@ -63,104 +67,111 @@ class PaperGrid:
     epochs: tuple[int, ...]
     base_rates: tuple[float, ...]
     base_epochs: tuple[int, ...]
-    layers: tuple[int, ...]  # of variable fine-tuning
-    fixed: int = 64
-    curve_sizes: tuple[int, ...] = tuple(2**n for n in range(10))  # of single-task curves, which have all top layers
+    layers: tuple[int, ...]  # numbers of top layers in variable fine-tuning
+    fixed_size: int = 64  # the adapter size where sizes are not searched
+    curve_sizes: tuple[int, ...] = tuple(2**n for n in range(10))  # for single-task curves
     stds: tuple[float, ...] = tuple(10.0**n for n in range(-7, 1))
-    one: tuple[float, int] = (3e-4, 20)  # rate and epochs of initialisation and ablation, where nothing is searched
-    factors: tuple[float, ...] = (1.0,)  # times the rate of each method's own recipe
-    method_epochs: int | None = None  # None: of each method's own recipe
-    candidates: int = 15  # of the search without a transformer
+    fixed_recipe: tuple[float, int] = (3e-4, 20)  # rate and epochs of initialisation and ablation, which search nothing
+    rate_factors: tuple[float, ...] = (1.0,)  # multiply the learning rate of each method's own recipe
+    method_epochs: int | None = None  # None: each method's own recipe
+    candidates: int = 15  # in the search without a transformer
 
 
 _THREE = (3e-5, 3e-4, 3e-3)
 _FOUR = (1e-5, 3e-5, 1e-4, 3e-3)
 PAPER = {
-    # What full fine-tuning tries is Devlin et al. 2019's; the paper says it of adapters alone.
+    # The paper gives a grid for adapters only; full fine-tuning uses the grid of Devlin et al. 2019.
     "glue": PaperGrid(
-        5, (8, 64, 256), _THREE, (3, 20), (2e-5, 3e-5, 5e-5), (3,), (1, 2, 3, 5, 7, 9, 11, 12), factors=(0.3, 1, 3)
+        5, (8, 64, 256), _THREE, (3, 20), (2e-5, 3e-5, 5e-5), (3,), (1, 2, 3, 5, 7, 9, 11, 12), rate_factors=(0.3, 1, 3)
     ),
     "extra": PaperGrid(
         3, (2, 4, 8, 16, 32, 64), _FOUR, (20, 50, 100), _FOUR, (20, 50, 100), (1, 2, 3, 5, 7, 9, 11, 12),
-        factors=(0.3, 1, 3), candidates=100,
+        rate_factors=(0.3, 1, 3), candidates=100,
     ),
     "squad": PaperGrid(
         3, (2, 4, 8, 16, 32, 64), (3e-5, 1e-4, 3e-4, 1e-3), (3, 10, 20), (3e-5, 5e-5, 1e-4), (2, 3, 5), ()
     ),
 }  # fmt: skip
-# One rate each, the one that served best on four GLUE tasks with MPNet-base; at higher ones it often falls to the most
-# frequent class without bias correction (the authors' program).
-SMALL = PaperGrid(2, (8, 64), (3e-4,), (10,), (2e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), one=(3e-4, 10))
+# One learning rate each: the best on four GLUE tasks with MPNet-base. Higher rates often collapse to the majority
+# class, because the authors' optimizer has no bias correction.
+SMALL = PaperGrid(
+    2, (8, 64), (3e-4,), (10,), (2e-5,), (3,), (1, 3, 6), curve_sizes=(1, 4, 16, 64, 256), fixed_recipe=(3e-4, 10)
+)
 TINY = PaperGrid(
-    1, (2, 4), (3e-3,), (1,), (1e-3,), (1,), (1, 2), fixed=4, curve_sizes=(1, 2, 4), stds=(1e-7, 1e-2, 1.0),
-    one=(3e-3, 1), method_epochs=1, candidates=3,
+    1, (2, 4), (3e-3,), (1,), (1e-3,), (1,), (1, 2), fixed_size=4, curve_sizes=(1, 2, 4), stds=(1e-7, 1e-2, 1.0),
+    fixed_recipe=(3e-3, 1), method_epochs=1, candidates=3,
 )  # fmt: skip
 SUITES = tuple(PAPER)
 GRIDS = {
     "paper": PAPER,
     "small": {
         "glue": SMALL,
-        "extra": replace(SMALL, base_epochs=(10,)),  # tasks of a few thousand rows
+        "extra": replace(SMALL, base_epochs=(10,)),  # these tasks have a few thousand rows
         "squad": replace(SMALL, sizes=(2, 8, 64)),
     },
     "tiny": dict.fromkeys(SUITES, TINY),
 }
-_ALONE = ("grid", "limit", "pooling", "bias_correction")  # what is not joined with what was asked for before
+_MUST_MATCH = ("grid", "limit", "pooling", "bias_correction")  # two configurations that differ here are not merged
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a person asked an experiment for."""
+class ExperimentConfig:
+    """The options of one experiment, as given on the command line."""
 
     tasks: tuple[str, ...]
     grid: str = "small"
-    seeds: int | None = None  # None: the grid's
-    limit: int | None = None  # training rows; what is limited is never reported as the official task
-    samples: bool = False  # take samples where a task is not whole
+    seeds: int | None = None  # None: the number in the grid
+    limit: int | None = None  # training rows; a limited task is never reported as the official task
+    samples: bool = False  # use the sample of a task that is not complete
     pooling: Pooling = "mean"
-    max_length: int | None = None  # None: what is usual for a task's kind
-    bias_correction: bool | None = None  # of the optimizer's means; None: off, or each method's own recipe
-    task_seeds: Mapping[str, int] = field(default_factory=dict)  # of tasks for which another number was asked for
+    max_length: int | None = None  # None: the default of the task's kind
+    bias_correction: bool | None = None  # of AdamW's moment estimates; None: off, or each method's own recipe
+    task_seeds: Mapping[str, int] = field(default_factory=dict)  # tasks whose number of seeds differs from `seeds`
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
-            raise IntarsiaError(f"the grid {self.grid!r} is not known: expected {', '.join(GRIDS)}.")
+            raise IntarsiaError(f"unknown grid {self.grid!r}: expected {', '.join(GRIDS)}.")
         if self.pooling not in get_args(Pooling):
-            raise IntarsiaError(f"the pooling {self.pooling!r} is not known: expected {', '.join(get_args(Pooling))}.")
+            raise IntarsiaError(f"unknown pooling {self.pooling!r}: expected {', '.join(get_args(Pooling))}.")
         if self.max_length is not None and self.max_length < FEWEST:
             raise IntarsiaError(
-                f"--max-length {self.max_length} leaves no word, as a text's two marks count too; at least "
-                f"{FEWEST} was expected."
+                f"--max-length {self.max_length} leaves no word, because the two special tokens of a text count too. "
+                f"Expected at least {FEWEST}."
             )
         if self.seeds is not None and self.seeds < 1:
-            raise IntarsiaError(f"{self.seeds} seeds leave nothing to train; at least 1 was expected.")
+            raise IntarsiaError(f"--seeds {self.seeds} leaves nothing to train. Expected at least 1.")
 
-    def joins(self, earlier: Asked) -> bool:
-        """Whether both are one experiment, of which this asks for more."""
-        return all(getattr(self, what) == getattr(earlier, what) for what in _ALONE) and all(
-            tokens(task, self.max_length) == tokens(task, earlier.max_length) for task in self.tasks
+    def extends(self, earlier: ExperimentConfig) -> bool:
+        """Return whether this configuration only adds tasks, seeds or samples to an earlier one."""
+        return all(getattr(self, name) == getattr(earlier, name) for name in _MUST_MATCH) and all(
+            max_tokens(task, self.max_length) == max_tokens(task, earlier.max_length) for task in self.tasks
         )
 
-    def joined(self, earlier: Asked) -> Asked:
-        """This and what was asked for before, where the rest is the same: the tasks and samples of both, and of each
-        task the most seeds that were asked for."""
-        if not self.joins(earlier):
+    def merged(self, earlier: ExperimentConfig) -> ExperimentConfig:
+        """Return the union with an earlier configuration, or `self` where the two cannot be merged.
+
+        The union has the tasks and samples of both, and for each task the larger number of seeds.
+        """
+        if not self.extends(earlier):
             return self
         tasks = tuple(dict.fromkeys((*earlier.tasks, *self.tasks)))
-        most = {t: max(len(a.each_seed(t)) for a in (self, earlier) if t in a.tasks) for t in tasks}
-        others = {task: seeds for task, seeds in most.items() if seeds != (self.seeds or self.values(task).seeds)}
+        seeds_of = {t: max(len(c.seed_range(t)) for c in (self, earlier) if t in c.tasks) for t in tasks}
+        others = {
+            task: seeds for task, seeds in seeds_of.items() if seeds != (self.seeds or self.task_grid(task).seeds)
+        }
         return replace(self, tasks=tasks, task_seeds=others, samples=self.samples or earlier.samples)
 
-    def values(self, task: str) -> PaperGrid:
+    def task_grid(self, task: str) -> PaperGrid:
+        """Return the grid of the suite that the task belongs to."""
         return GRIDS[self.grid][task.partition("/")[0]]
 
-    def each_seed(self, task: str) -> range:
-        return range(self.task_seeds.get(task) or self.seeds or self.values(task).seeds)
+    def seed_range(self, task: str) -> range:
+        return range(self.task_seeds.get(task) or self.seeds or self.task_grid(task).seeds)
 
 
 @dataclass(frozen=True)
-class Searched:
-    """A group's runs of one task: methods by learning rates by epochs by seeds."""
+class RunGrid:
+    """The runs of one group on one task: the product of methods, learning rates, epochs and seeds."""
 
     task: str
     group: str
@@ -169,50 +180,57 @@ class Searched:
     epochs: Sequence[int | None]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def planned(self, asked: Asked) -> list[Planned]:
-        options = {"bias_correction": bool(asked.bias_correction), **self.options}
+    def runs(self, config: ExperimentConfig) -> list[PlannedRun]:
+        options = {"bias_correction": bool(config.bias_correction), **self.options}
         return [
-            Planned(self.task, self.group, method, seed, rate, epochs, **options)
+            PlannedRun(self.task, self.group, method, seed, rate, epochs, **options)
             for method, rate, epochs, seed in itertools.product(
-                self.methods, self.rates, self.epochs, asked.each_seed(self.task)
+                self.methods, self.rates, self.epochs, config.seed_range(self.task)
             )
         ]
 
 
-def full(task: str, asked: Asked) -> list[Planned]:
-    grid = asked.values(task)
-    return Searched(task, "full", [Full()], grid.base_rates, grid.base_epochs, _also(task)).planned(asked)
+def full(task: str, config: ExperimentConfig) -> list[PlannedRun]:
+    """Return the runs of full fine-tuning."""
+    grid = config.task_grid(task)
+    return RunGrid(task, "full", [Full()], grid.base_rates, grid.base_epochs, _extra_scores(task)).runs(config)
 
 
-def variable(task: str, asked: Asked, depth: int, *, every: bool = False) -> list[Planned]:
-    """`depth`: layers of the encoder. `every`: all numbers of top layers, not those of the grid."""
-    grid = asked.values(task)
+def variable(task: str, config: ExperimentConfig, depth: int, *, every: bool = False) -> list[PlannedRun]:
+    """Return the runs of the top n layers. `depth` is the encoder's number of layers. `every` plans all n, not the
+    values of the grid only."""
+    grid = config.task_grid(task)
     numbers = range(1, depth + 1) if every else sorted({n for n in grid.layers if n <= depth} or {depth})
     methods = [TopLayers(number=n) for n in numbers]
-    return Searched(task, "variable", methods, grid.base_rates, grid.base_epochs, _also(task)).planned(asked)
+    return RunGrid(task, "variable", methods, grid.base_rates, grid.base_epochs, _extra_scores(task)).runs(config)
 
 
-def adapters(task: str, asked: Asked, sizes: Iterable[int] | None = None) -> list[Planned]:
-    grid = asked.values(task)
-    methods = [Bottleneck(size) for size in sizes or sorted({*grid.sizes, grid.fixed})]
-    return Searched(task, "adapters", methods, grid.rates, grid.epochs, _also(task)).planned(asked)
+def adapters(task: str, config: ExperimentConfig, sizes: Iterable[int] | None = None) -> list[PlannedRun]:
+    """Return the runs of adapters of the given sizes, or of all sizes in the grid."""
+    grid = config.task_grid(task)
+    methods = [Bottleneck(size) for size in sizes or sorted({*grid.sizes, grid.fixed_size})]
+    return RunGrid(task, "adapters", methods, grid.rates, grid.epochs, _extra_scores(task)).runs(config)
 
 
-def layernorm(task: str, asked: Asked) -> list[Planned]:
-    grid = asked.values(task)
-    rates = sorted({*grid.rates, 3e-3})  # so few parameters take a higher rate
-    return Searched(task, "layernorm", [LayerNorms()], rates, grid.epochs, _also(task)).planned(asked)
+def layernorm(task: str, config: ExperimentConfig) -> list[PlannedRun]:
+    """Return the runs that train only LayerNorms."""
+    grid = config.task_grid(task)
+    rates = sorted({*grid.rates, 3e-3})  # these few parameters need a higher rate
+    return RunGrid(task, "layernorm", [LayerNorms()], rates, grid.epochs, _extra_scores(task)).runs(config)
 
 
-def _also(task: str) -> dict[str, Any]:
-    """What is scored with each run: MNLI's second dev part; of SQuAD, exact match beside F1."""
+def _extra_scores(task: str) -> dict[str, Any]:
+    """Return the option for further scores of a run: MNLI's mismatched dev part, and SQuAD's exact match."""
     if task.startswith("squad/"):
         return {"extras": ("exact-match",)}
     return {"extras": ("mismatched",)} if task == "glue/mnli" else {}
 
 
 def identity(task: str, method: Method | Mapping[str, Any], settings: Mapping[str, Any], pooling: str) -> str:
-    """The same for a planned run and for the record of it, also if methods get further options in between."""
+    """Return a key that is equal for a planned run and its stored record.
+
+    The key stays equal when a later version adds options to a method.
+    """
     known = method if isinstance(method, Method) else from_dict(dict(method))
     kept = [settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed", "metric", "max_length")]
     if settings.get("bias_correction"):

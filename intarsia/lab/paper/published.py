@@ -1,7 +1,8 @@
-"""The figures of Houlsby et al. 2019, as data. None of them was measured here.
+"""The published scores of Houlsby et al. 2019. None of them was measured here.
 
-GLUE's figures are the test server's, of BERT-large; the further tasks' are of BERT-base, on the authors' own random
-tenth. Where our data has no test labels, ours are taken on the official dev part: beside these, not equal to these.
+The GLUE scores are BERT-large's on the test server. The scores of the further tasks are BERT-base's on the authors' own
+random tenth. Where our data has no test labels, we score on the official dev part, so the scores are not directly
+comparable.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a table: its score for each task, and what all tasks together cost."""
+    """One method of a table: its score on each task, and the parameters that all tasks need."""
 
-    scores: Mapping[str, float]  # by the names of the suites' tasks; MNLI has two
+    scores: Mapping[str, float]  # by full task name; MNLI has two
     mean: float
-    total: float | None  # of all tasks, in multiples of the base
-    share: float | None  # trained a task, of the base
+    total: float | None  # parameters of all tasks, in multiples of the base
+    share: float | None  # trained parameters per task, as a share of the base
 
 
 @dataclass(frozen=True)
 class Table:
     encoder: str
-    taken_on: str
+    evaluated_on: str
     rows: Mapping[str, Row]
 
 
@@ -46,9 +47,9 @@ GLUE = Table(
         "fixed": _glue(1.2, 0.021, 79.6, 56.9, 94.2, 89.6, 87.3, 71.8, 85.3, 84.6, 91.4, 68.8),
     },
 )
-GLUE_BY_SIZE = {8: 86.2, 64: 85.8, 256: 85.7}  # the mean on validation
+GLUE_BY_SIZE = {8: 86.2, 64: 85.8, 256: 85.7}  # mean validation score
 
-# no BERT, full, variable, adapters
+# columns: no BERT, full, variable, adapters
 _FURTHER = {
     "20_newsgroups": (91.1, 92.8, 92.8, 91.7),
     "airline": (84.5, 83.6, 84.0, 84.5),
@@ -89,26 +90,26 @@ SQUAD_F1 = {"full": 90.7, "houlsby-64": 90.4, "houlsby-2": 89.9}  # BERT-base, d
 
 
 @dataclass(frozen=True)
-class Known:
-    """A figure that the text gives of a single task: BERT-base, on validation."""
+class PublishedScore:
+    """A single-task score from the paper's text: BERT-base, on validation."""
 
     task: str
-    what: str
+    method: str
     score: float
     error: float | None = None
 
 
 SINGLE = (
-    Known("glue/mnli", "top-1", 77.8, 0.1),
-    Known("glue/mnli", "houlsby-64", 83.7, 0.1),
-    Known("glue/mnli", "full", 84.4, 0.02),
+    PublishedScore("glue/mnli", "top-1", 77.8, 0.1),
+    PublishedScore("glue/mnli", "houlsby-64", 83.7, 0.1),
+    PublishedScore("glue/mnli", "full", 84.4, 0.02),
 )
-LAYERNORM_DROP = {"glue/cola": 3.5, "glue/mnli": 4.0}  # points below full fine-tuning, about
+LAYERNORM_DROP = {"glue/cola": 3.5, "glue/mnli": 4.0}  # approximate points below full fine-tuning
 
 # Removing trained adapters of size 64 from BERT-base.
-ABLATION_SINGLE_DROP = 2.0  # per cent of the score, the most that any one layer costs
-ABLATION_ALL = {"glue/mnli": 37.0, "glue/cola": 69.0}  # accuracy with all of them removed: the majority class
-ABLATION_LOWER = "layers 0–4 of MNLI nearly free"
+ABLATION_SINGLE_DROP = 2.0  # per cent of the score: the largest drop of any single layer
+ABLATION_ALL = {"glue/mnli": 37.0, "glue/cola": 69.0}  # accuracy without any adapters: the majority class
+ABLATION_LOWER = "layers 0–4 can be removed on MNLI at almost no loss"
 
-INIT = "flat up to a standard deviation of 0.01, falling above, CoLA first"
-ALTERNATIVES = "no gain over the plain adapter from any of them; the paper gives no figures"
+INIT = "stable up to a standard deviation of 0.01, lower accuracy above, first on CoLA"
+ALTERNATIVES = "no variant improves on the plain adapter; the paper gives no scores"

@@ -14,8 +14,8 @@ from intarsia import provenance
 from intarsia.bank.sweep import Moment, Point, Watch
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.lab.paper import names
-from intarsia.lab.paper.plan import Asked, Planned, identity
-from intarsia.lab.paper.runs import KEPT, Record, RunStore
+from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun, identity
+from intarsia.lab.paper.runs import SOURCE_FIELDS, Record, RunStore
 from intarsia.lab.paper.scoring import score_on, span_scores
 from intarsia.methods import to_dict
 from intarsia.tasks.data import content_hash
@@ -37,7 +37,7 @@ TRIED_OUT = 1000  # test rows at most, where training rows are limited
 
 
 @dataclasses.dataclass(frozen=True)
-class Loaded:
+class LoadedTask:
     """A task's data, and further labelled rows to score it on."""
 
     data: TaskData
@@ -48,21 +48,21 @@ class Loaded:
 
 
 def load_tasks(
-    tasks: Sequence[str], asked: Asked, folder: str | Path | None
-) -> tuple[dict[str, Loaded], dict[str, str]]:
+    tasks: Sequence[str], config: ExperimentConfig, folder: str | Path | None
+) -> tuple[dict[str, LoadedTask], dict[str, str]]:
     """The tasks that are here, and why others are left out."""
-    found: dict[str, Loaded] = {}
+    found: dict[str, LoadedTask] = {}
     absent: dict[str, str] = {}
     place = folder_to_read(folder)
     for task in dict.fromkeys(tasks):
         here = status(find(task), place)
         if here.state == "missing":
             absent[task] = f"{names.official(task)} is not in the data folder and is left out."
-        elif here.state == "partial" and not asked.samples:
+        elif here.state == "partial" and not config.samples:
             absent[task] = f"{names.official(task)} is not whole here and is left out; --samples takes the sample."
         else:
             try:
-                data = load(task, place, partial=asked.samples, limit=asked.limit)
+                data = load(task, place, partial=config.samples, limit=config.limit)
             except DataError as error:
                 if here.state == "whole":
                     raise
@@ -71,9 +71,9 @@ def load_tasks(
             path = here.paths.get("dev_mismatched")
             rows = [row for _, row in read_rows(path)] if path else []
             second = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
-            if asked.limit is not None:
+            if config.limit is not None:
                 data, second = _tried_out(data), second[:TRIED_OUT]
-            found[task] = Loaded(data, {"mismatched": second} if second else {})
+            found[task] = LoadedTask(data, {"mismatched": second} if second else {})
     return found, absent
 
 
@@ -87,18 +87,18 @@ def _tried_out(data: TaskData) -> TaskData:
     return dataclasses.replace(data, test=test, source=source)
 
 
-class Running:
+class ExperimentRunner:
     """An experiment's runs over one encoder."""
 
     def __init__(
         self,
-        planned: Sequence[Planned],
-        asked: Asked,
+        planned: Sequence[PlannedRun],
+        config: ExperimentConfig,
         encoder: Encoder,
         store: RunStore,
-        data: dict[str, Loaded],
+        data: dict[str, LoadedTask],
     ) -> None:
-        self.asked, self.encoder, self.store, self.data = asked, encoder, store, data
+        self.config, self.encoder, self.store, self.data = config, encoder, store, data
         self.planned = self._distinct(one for one in planned if one.task in data)
 
     def run(self, work: Mapping[str, Path], together: int | None = None, *, watch: Watch | None = None) -> None:
@@ -119,18 +119,18 @@ class Running:
             trunk=TrunkCache(self.encoder, next(iter(work.values()))),
         )
 
-    def _distinct(self, planned: Iterator[Planned]) -> list[Planned]:
+    def _distinct(self, planned: Iterator[PlannedRun]) -> list[PlannedRun]:
         """Groups may share runs: each once, with all that is to be measured of it."""
-        found: dict[str, Planned] = {}
+        found: dict[str, PlannedRun] = {}
         for one in planned:
-            key = identity(one.task, one.method, one.settings(self.asked.max_length), self.asked.pooling)
+            key = identity(one.task, one.method, one.settings(self.config.max_length), self.config.pooling)
             extras = (*found[key].extras, *one.extras) if key in found else one.extras
             found[key] = dataclasses.replace(one, extras=tuple(dict.fromkeys(extras)))
         return list(found.values())
 
-    def _known(self, one: Planned) -> Record | None:
+    def _known(self, one: PlannedRun) -> Record | None:
         """Its record, if it is of these very rows and has all that is to be measured."""
-        record = self.store.find(one, self.asked.pooling, self.asked.max_length)
+        record = self.store.find(one, self.config.pooling, self.config.max_length)
         loaded = self.data[one.task]
         if record is None or record.data["sha256"] != loaded.data.source["sha256"]:
             return None
@@ -142,7 +142,7 @@ class Running:
             if (record := self._known(one)) is not None:
                 self.watch(Moment(point=_point(record), stored=True))
 
-    def _jobs(self, left: Sequence[Planned]) -> Iterator[Job]:
+    def _jobs(self, left: Sequence[PlannedRun]) -> Iterator[Job]:
         """As slots become free; what another process has finished meanwhile is not trained again."""
         for one in left:
             if (record := self._known(one)) is not None:
@@ -156,15 +156,15 @@ class Running:
                 continue
             yield job
 
-    def _job(self, one: Planned) -> Job:
-        settings = Settings.for_method(one.method, **one.settings(self.asked.max_length))
-        return Job(one.task, self.data[one.task].data, one.method, self.asked.pooling, settings)
+    def _job(self, one: PlannedRun) -> Job:
+        settings = Settings.for_method(one.method, **one.settings(self.config.max_length))
+        return Job(one.task, self.data[one.task].data, one.method, self.config.pooling, settings)
 
-    def _place(self, one: Planned) -> tuple[bool, str, float]:
+    def _place(self, one: PlannedRun) -> tuple[bool, str, float]:
         """In the queue: the longest first, so that no seat is left waiting for it; those that run alone last, method by
         method, whose recorded passes serve several tasks."""
         exclusive = is_exclusive(one.method)
-        cost = one.settings(self.asked.max_length)["epochs"] * len(self.data[one.task].data.train)
+        cost = one.settings(self.config.max_length)["epochs"] * len(self.data[one.task].data.train)
         return exclusive, str(one.method) if exclusive else "", -cost
 
     def _state_file(self, job: Job) -> Path:
@@ -180,7 +180,7 @@ class Running:
         one, shape, source = self.waiting[key], self.encoder.shape, job.data.source
         known: dict[str, Any] = {
             "task": one.task, "key": key, "method": to_dict(one.method), "pooling": job.pooling,
-            "settings": one.settings(self.asked.max_length), "data": {k: source.get(k) for k in KEPT},
+            "settings": one.settings(self.config.max_length), "data": {k: source.get(k) for k in SOURCE_FIELDS},
             "machine": {**provenance.machine(str(self.encoder.device)), "precision": str(self.encoder.dtype)[6:]},
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
@@ -202,7 +202,7 @@ class Running:
         shutil.rmtree(self._folder(key), ignore_errors=True)
         self.watch(Moment(point=_point(record)))
 
-    def _extras(self, one: Planned, job: Job, result: Trained) -> dict[str, Any]:
+    def _extras(self, one: PlannedRun, job: Job, result: Trained) -> dict[str, Any]:
         loaded = self.data[one.task]
         found: dict[str, Any] = {}
         for name in loaded.available(one.extras):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from intarsia.encoder.packed import by_token_budget, pack
 from intarsia.encoder.routed import Group
-from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.tasks.examples import Example
 from intarsia.tasks.heads import pool
 from intarsia.tasks.metrics import score
@@ -54,12 +53,6 @@ def spans(layers: int) -> list[Span]:
     return [(first, last) for first in range(layers) for last in range(first, layers)]
 
 
-def without(tensors: dict[str, Tensor], span: Span) -> dict[str, Tensor]:
-    """Adapters whose way up is zero in the span's layers, which makes them the identity. Tuned LayerNorms stay."""
-    gone = tuple(f"{n}.{site}.up." for n in range(span[0], span[1] + 1) for site in (ATTENTION_OUTPUT, FFN_OUTPUT))
-    return {name: torch.zeros_like(t) if name.startswith(gone) else t for name, t in tensors.items()}
-
-
 @torch.no_grad()
 def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     """The score on test without the adapters of each span of layers.
@@ -70,10 +63,11 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     examples = job.data.test
     whole = trained.learned.method_tensors
     which: list[Span | None] = [None, *spans(encoder.shape.layers)]
+    without = job.method.without_layers
     most = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in whole.values()))))
     predictions = np.concatenate(
         [
-            _answers(job, trained, encoder, [whole if s is None else without(whole, s) for s in which[i : i + most]])
+            _answers(job, trained, encoder, [whole if s is None else without(whole, *s) for s in which[i : i + most]])
             for i in range(0, len(which), most)
         ]
     )

@@ -1,4 +1,4 @@
-"""Choosing by validation, and what is reported of the chosen: mean and standard error over seeds, percentiles."""
+"""Select settings on validation, and report them: mean and standard error over seeds, percentiles, totals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from intarsia.lab.paper.plan import Asked, Planned
+from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun
 from intarsia.lab.paper.runs import Record, RunStore
 from intarsia.methods import Method
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean, and the standard error of it (None: of one value)."""
+    """A mean and its standard error, which is None for a single value."""
 
     value: float
     error: float | None = None
@@ -28,31 +28,32 @@ class Mean:
 
     @property
     def bounds(self) -> tuple[float, float, float]:
-        """It, and it less and more the error, times 100."""
+        """Return the mean, the mean minus the error, and the mean plus the error, times 100."""
         error = self.error or 0.0
         return 100 * self.value, 100 * (self.value - error), 100 * (self.value + error)
 
     def __str__(self) -> str:
-        """Times 100, as the papers give them."""
+        """Return mean ± error times 100, as papers print scores."""
         value = round(100 * self.value, 1) + 0.0  # never -0.0
         return f"{value:.1f}" + ("" if self.error is None else f"±{100 * self.error:.1f}")
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The setting of a group that was best on validation, with its runs."""
+class SelectedSetting:
+    """The setting of a group with the best validation score, and its runs."""
 
     method: Method
-    records: tuple[Record, ...]  # one a seed
-    tried: int  # settings
+    records: tuple[Record, ...]  # one per seed
+    settings_tried: int
 
     @property
     def score(self) -> Mean:
         return Mean.of([r.test for r in self.records if r.test is not None])
 
     def extra(self, name: str) -> Mean | None:
-        found = [float(r.extras[name]) for r in self.records if name in r.extras]
-        return Mean.of(found) if found else None
+        """Return the mean of a further score, such as SQuAD's exact match."""
+        values = [float(r.extras[name]) for r in self.records if name in r.extras]
+        return Mean.of(values) if values else None
 
     @property
     def dev(self) -> float:
@@ -68,36 +69,43 @@ class Chosen:
 
 
 class Results:
-    """The stored runs of what an experiment was asked for."""
+    """The stored runs of one experiment's configuration."""
 
-    def __init__(self, store: RunStore, asked: Asked) -> None:
-        self.store, self.asked = store, asked
+    def __init__(self, store: RunStore, config: ExperimentConfig) -> None:
+        self.store, self.config = store, config
 
-    def record(self, planned: Planned) -> Record | None:
-        found = self.store.find(planned, self.asked.pooling, self.asked.max_length)
-        sample = found is not None and found.data.get("partial")
-        return None if sample and not self.asked.samples else found
+    def record(self, planned: PlannedRun) -> Record | None:
+        """Return the stored record, or None. Runs on samples count only if the configuration allows samples."""
+        found = self.store.find(planned, self.config.pooling, self.config.max_length)
+        is_sample = found is not None and found.data.get("partial")
+        return None if is_sample and not self.config.samples else found
 
-    def choose(self, planned: Iterable[Planned], which: Callable[[Planned], bool] = lambda _: True) -> Chosen | None:
-        """The best setting by the mean over seeds on validation. One with a run that failed only where all have one."""
+    def select(
+        self, planned: Iterable[PlannedRun], where: Callable[[PlannedRun], bool] = lambda _: True
+    ) -> SelectedSetting | None:
+        """Return the setting with the best validation mean over seeds, or None without finished runs.
+
+        Only the settings with the most finished runs compete, so a setting with a failed run can win only if every
+        setting has one.
+        """
         settings: dict[tuple[Any, ...], list[Record]] = {}
         methods: dict[tuple[Any, ...], Method] = {}
-        for one in planned:
-            record = self.record(one) if which(one) else None
+        for run in planned:
+            record = self.record(run) if where(run) else None
             if record is not None:
-                setting = (one.method, one.learning_rate, one.epochs, one.batch_size)
+                setting = (run.method, run.learning_rate, run.epochs, run.batch_size)
                 settings.setdefault(setting, []).append(record)
-                methods[setting] = one.method
-        most = max((_ended(records) for records in settings.values()), default=0)
+                methods[setting] = run.method
+        most = max((_finished(records) for records in settings.values()), default=0)
         if not most:
             return None
-        whole = {setting: records for setting, records in settings.items() if _ended(records) == most}
-        best = max(whole, key=lambda setting: _dev(whole[setting]))  # of equal ones the first, which is the smallest
-        ended = tuple(r for r in whole[best] if r.test is not None)
-        return Chosen(methods[best], ended, len(settings))
+        complete = {setting: records for setting, records in settings.items() if _finished(records) == most}
+        best = max(complete, key=lambda setting: _dev(complete[setting]))  # a tie goes to the first, smallest setting
+        finished = tuple(r for r in complete[best] if r.test is not None)
+        return SelectedSetting(methods[best], finished, len(settings))
 
 
-def _ended(records: Sequence[Record]) -> int:
+def _finished(records: Sequence[Record]) -> int:
     return sum(r.dev is not None and r.test is not None for r in records)
 
 
@@ -106,25 +114,25 @@ def _dev(records: Sequence[Record]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear between the two nearest, as numpy's default."""
+    """Return a percentile with linear interpolation, as numpy's default."""
     ordered = sorted(values)
-    place = share / 100 * (len(ordered) - 1)
-    low = math.floor(place)
+    position = share / 100 * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def total(chosen: Sequence[Chosen], *, copies: bool = False) -> float:
-    """What all tasks together cost, in multiples of the base: the base and what each task trained, heads too.
+def total(selected: Sequence[SelectedSetting], *, copies: bool = False) -> float:
+    """Return the parameters of all tasks in multiples of the base: the base plus each task's method and head.
 
-    `copies`: whole fine-tuned copies need no base beside them, as the paper counts.
+    `copies` leaves out the base: as in the paper, fine-tuned copies of the encoder do not need it.
     """
-    base = chosen[0].parameters["base"]
-    trained = sum(c.parameters["method"] + c.parameters["head"] for c in chosen)
+    base = selected[0].parameters["base"]
+    trained = sum(s.parameters["method"] + s.parameters["head"] for s in selected)
     return trained / base + (0.0 if copies else 1.0)
 
 
-def share(chosen: Sequence[Chosen]) -> float:
-    """Trained parameters a task, heads too, as a share of the base: the mean over tasks."""
-    base = chosen[0].parameters["base"]
-    return statistics.fmean((c.parameters["method"] + c.parameters["head"]) / base for c in chosen)
+def share(selected: Sequence[SelectedSetting]) -> float:
+    """Return the mean over tasks of the trained parameters, heads included, as a share of the base."""
+    base = selected[0].parameters["base"]
+    return statistics.fmean((s.parameters["method"] + s.parameters["head"]) / base for s in selected)

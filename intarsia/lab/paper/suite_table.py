@@ -7,53 +7,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from intarsia.lab.paper import names, no_bert, plan, published
-from intarsia.lab.paper.drawn import Sheet, percent
-from intarsia.lab.paper.plan import Asked, Planned
-from intarsia.lab.paper.selection import Chosen, Mean, Results, share, total
-from intarsia.methods import Bottleneck, TopLayers
+from intarsia.lab.paper.experiment_report import ReportTable, percent
+from intarsia.lab.paper.plan import ExperimentConfig, PlannedRun
+from intarsia.lab.paper.selection import Mean, Results, SelectedSetting, share, total
+from intarsia.methods import to_dict
 
-Best = dict[str, Chosen | no_bert.Found | None]  # by group
+Best = dict[str, SelectedSetting | no_bert.BaselineResult | None]  # by group
 Line = tuple[str, dict[str, Mean | None]]  # a row's task, and its score for each group
 TITLES = {no_bert.GROUP: "no BERT"}
 WINNER = 48  # characters of the candidate that won a search
 OPTIONS = {"variable": "number", "adapters": "size"}  # what was chosen beside rate and epochs
 
 
-def planned(asked: Asked, depth: int) -> list[Planned]:
+def planned_runs(config: ExperimentConfig, depth: int) -> list[PlannedRun]:
     found = []
-    for task in asked.tasks:
-        found += plan.full(task, asked) + plan.variable(task, asked, depth) + plan.adapters(task, asked)
+    for task in config.tasks:
+        found += plan.full(task, config) + plan.variable(task, config, depth) + plan.adapters(task, config)
     return found
 
 
 def chosen(results: Results, task: str, depth: int) -> Best:
     """The best of each group on one task."""
-    asked, grid = results.asked, results.asked.values(task)
-    swept = plan.adapters(task, asked)
+    config, grid = results.config, results.config.task_grid(task)
+    swept = plan.adapters(task, config)
 
     def has(sizes: Sequence[int]) -> Any:
-        return lambda one: isinstance(one.method, Bottleneck) and one.method.size in sizes
+        return lambda one: to_dict(one.method)["size"] in sizes
 
     return {
-        no_bert.GROUP: no_bert.found_of(results, task),
-        "full": results.choose(plan.full(task, asked)),
-        "variable": results.choose(plan.variable(task, asked, depth)),
-        "adapters": results.choose(swept, has(grid.sizes)),
-        "fixed": results.choose(swept, has((grid.fixed,))),
+        no_bert.GROUP: no_bert.stored_baseline(results, task),
+        "full": results.select(plan.full(task, config)),
+        "variable": results.select(plan.variable(task, config, depth)),
+        "adapters": results.select(swept, has(grid.sizes)),
+        "fixed": results.select(swept, has((grid.fixed_size,))),
     }
 
 
 def _all_chosen(results: Results) -> dict[str, Best]:
     """Of the tasks of which there is anything."""
     depth = int(results.store.encoder["layers"])
-    found = {task: chosen(results, task, depth) for task in results.asked.tasks}
+    found = {task: chosen(results, task, depth) for task in results.config.tasks}
     return {task: groups for task, groups in found.items() if any(groups.values())}
 
 
-def sheet(
+def score_table(
     results: Results, beside: published.Table, title: str, shown: Sequence[str], *, metrics: bool = False,
     sizes: bool = False,
-) -> Sheet:  # fmt: skip
+) -> ReportTable:  # fmt: skip
     """`shown`: the groups, each with its published figures. `metrics`: a column for them, where the tasks have
     different ones. `sizes`: columns for the number of layers and the size that were chosen."""
     found = _all_chosen(results)
@@ -75,15 +75,15 @@ def sheet(
                 rows.append(cells)
     sums = [[row[0], *([""] * metrics), *row[1:]] for row in _sums(lines, found, beside, shown, options)]
     columns = ["task", *(["metric"] * metrics)]
-    fixed = results.asked.values(results.asked.tasks[0]).fixed
+    fixed = results.config.task_grid(results.config.tasks[0]).fixed_size
     for group in shown:
         columns.append(f"size {fixed}" if group == "fixed" else TITLES.get(group, group))
         columns += [{"number": "n"}.get(options[group], options[group])] if group in options else []
         columns += ["publ. 64" if group == "fixed" and fixed != 64 else "publ."] * (group in beside.rows)
-    return Sheet(title, columns, [*rows, *sums], left=1 + metrics, sums=len(sums))
+    return ReportTable(title, columns, [*rows, *sums], left=1 + metrics, summary_rows=len(sums))
 
 
-def chosen_sheet(results: Results) -> list[Sheet]:
+def selection_table(results: Results) -> list[ReportTable]:
     """What was chosen for each task, where the table of scores has no room for it."""
     found = _all_chosen(results)
     rows = []
@@ -92,14 +92,14 @@ def chosen_sheet(results: Results) -> list[Sheet]:
         rows.append(
             [
                 _title(task, groups),
-                _cut(searched.won, WINNER) if isinstance(searched, no_bert.Found) else "–",
+                _cut(searched.winner_summary, WINNER) if isinstance(searched, no_bert.BaselineResult) else "–",
                 *(_option(groups[group], option) for group, option in OPTIONS.items()),
                 str(_score(groups["fixed"], None) or "–"),
             ]
         )  # fmt: skip
-    fixed = results.asked.values(results.asked.tasks[0]).fixed
+    fixed = results.config.task_grid(results.config.tasks[0]).fixed_size
     title = f"Chosen on validation: without BERT, the top n layers, the adapters' size; and the score with size {fixed}"
-    return [Sheet(title, ["task", "without BERT", "n", "size", f"size {fixed}"], rows, left=2)] if rows else []
+    return [ReportTable(title, ["task", "without BERT", "n", "size", f"size {fixed}"], rows, left=2)] if rows else []
 
 
 def _cut(text: str, width: int) -> str:
@@ -111,7 +111,7 @@ def _title(task: str, groups: Best) -> str:
 
 
 def _option(one: Any, name: str) -> str:
-    return "–" if one is None else str(getattr(one.method, name))
+    return "–" if one is None else str(to_dict(one.method)[name])
 
 
 def _trained(task: str) -> str:
@@ -123,10 +123,10 @@ def _sampled(groups: Best) -> bool:
     return any(one.data.get("partial") for one in groups.values() if one)
 
 
-def _score(one: Chosen | no_bert.Found | None, extra: str | None) -> Mean | None:
+def _score(one: SelectedSetting | no_bert.BaselineResult | None, extra: str | None) -> Mean | None:
     if one is None or extra is None:
         return None if one is None else one.score
-    return one.extra(extra) if isinstance(one, Chosen) else None
+    return one.extra(extra) if isinstance(one, SelectedSetting) else None
 
 
 def _sums(
@@ -142,7 +142,7 @@ def _sums(
     for group in shown:
         ours = [scores[group] for _, scores in lines]
         mean.append("–" if None in ours else f"{100 * statistics.fmean(m.value for m in ours if m):.1f}")
-        kept = [one for groups in found.values() if isinstance(one := groups[group], Chosen)]
+        kept = [one for groups in found.values() if isinstance(one := groups[group], SelectedSetting)]
         there = len(kept) == len(found)
         cost.append(f"{total(kept, copies=group == 'full'):.2f}×" if there else "–")
         part.append(percent(share(kept)) if there else "–")
@@ -160,14 +160,13 @@ def _sums(
 
 def tried_note(results: Results, depth: int) -> str:
     """What n and size were chosen from, as far as there are runs of them."""
-    asked = results.asked
-    numbers, sizes = set[int](), set[int]()
-    for task in asked.tasks:
-        tried = (*plan.variable(task, asked, depth), *plan.adapters(task, asked))
-        there = [one.method for one in tried if results.record(one)]
-        numbers |= {method.number for method in there if isinstance(method, TopLayers)}
-        sizes |= {method.size for method in there if isinstance(method, Bottleneck)}
-    listed = [", ".join(map(str, sorted(values))) or "none" for values in (numbers, sizes)]
+    config = results.config
+    tried: dict[str, set[int]] = {group: set() for group in OPTIONS}
+    for task in config.tasks:
+        for one in (*plan.variable(task, config, depth), *plan.adapters(task, config)):
+            if results.record(one):
+                tried[one.group].add(to_dict(one.method)[OPTIONS[one.group]])
+    listed = [", ".join(map(str, sorted(values))) or "none" for values in tried.values()]
     return (
         f"Chosen on validation, task by task: the top n layers from {listed[0]}, the adapters' size from {listed[1]}."
     )

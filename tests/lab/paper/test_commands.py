@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import EXPERIMENTS, no_bert, running
-from intarsia.lab.paper.plan import Asked
+from intarsia.lab.paper.plan import ExperimentConfig
 from intarsia.lab.paper.runs import RunStore
 from intarsia.methods import TopLayers
 from intarsia.train import step as step_module
@@ -51,7 +51,7 @@ def test_a_command_trains_once_and_draws_from_what_is_stored(
     drawn = paper(name, Path("nowhere"), "elsewhere/tiny-bert", results, "--draw-only")
     assert drawn.exit_code == 0 and drawn.stdout == first.stdout
     store = RunStore(results, tiny_folder)
-    assert not [path for path in (store.folder / "work").iterdir() if path.is_dir()] and store.read_asked(name)
+    assert not [path for path in (store.folder / "work").iterdir() if path.is_dir()] and store.read_config(name)
     for line in first.stdout.splitlines():
         if line.startswith("figures:"):
             for figure in line.removeprefix("figures: ").partition(" (")[0].split(", "):
@@ -93,7 +93,7 @@ def test_the_table_of_glue(folder: Path, tiny_folder: str, results: Path) -> Non
     assert "60.5" in table["CoLA"] and "71.5" in table["RTE"]
     assert table["total, 2 tasks"][3:5] == ["2.00×", "9×"]
     text = " ".join(" ".join(out).split())
-    assert "GLUE's test server" in text and "CoLA, RTE: the official dev part is test" in text
+    assert "GLUE's test server" in text and "CoLA, RTE: the official dev part serves as test" in text
 
 
 def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tm
     assert 0 <= record.extras["mismatched"] <= 1 and record.data["partial"]
     again = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli", "--draw-only")
     assert "MNLI-m (" not in again.stdout
-    with pytest.raises(IntarsiaError, match="nothing to learn from"):
+    with pytest.raises(IntarsiaError, match="no task to train on"):
         paper("glue", folder, tiny_folder, tmp_path, "--tasks", "mnli")
 
 
@@ -153,7 +153,7 @@ def test_questions_of_squad(folder: Path, tiny_folder: str, tmp_path: Path) -> N
         rows = {cells[0]: cells for cells in map(str.split, part.splitlines()) if cells}
         assert rows["houlsby-2"][-4] == small and rows["full"][-4] == full and rows["houlsby-4"][-4] == "–"
         assert "100" in rows["full"][-6] and rows["full"][-2:] == ["0.001", "1"]
-    assert "SQuAD 2.0 (sample): the given dev part is test" in " ".join(out.split())
+    assert "SQuAD 2.0 (sample): the given dev part serves as test" in " ".join(out.split())
     for task in ("squad/v1.1", "squad/v2.0"):
         for record in RunStore(tmp_path, tiny_folder).records(task).values():
             assert record.settings["max_length"] == 384 and record.settings["metric"] == "f1" and record.test
@@ -170,8 +170,8 @@ def test_limited_results_are_kept_apart(folder: Path, tiny_folder: str, tmp_path
 
 def test_trying_out_takes_fewer_test_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "TRIED_OUT", 10)
-    wanted = [Asked(("glue/mnli",), "tiny", limit=limit, samples=True) for limit in (None, 20)]
-    whole, tried = (running.load_tasks(["glue/mnli"], asked, folder)[0]["glue/mnli"] for asked in wanted)
+    wanted = [ExperimentConfig(("glue/mnli",), "tiny", limit=limit, samples=True) for limit in (None, 20)]
+    whole, tried = (running.load_tasks(["glue/mnli"], config, folder)[0]["glue/mnli"] for config in wanted)
     assert [len(x) for x in (whole.data.test, whole.extras["mismatched"])] == [60, 60]
     assert [len(x) for x in (tried.data.test, tried.extras["mismatched"])] == [10, 10]
     assert tried.data.source["rows"]["test"] == 10 and tried.data.source["sha256"] != whole.data.source["sha256"]
@@ -231,14 +231,14 @@ def test_what_cannot_be_asked_for(folder: Path, tiny_folder: str, tmp_path: Path
         (("--grid", "huge"), "grid"),
         (("--seeds", "0"), "seeds"),
         (("--tasks", "colla"), "colla"),
-        (("--tasks", "squad/v1.1"), "cannot be used here"),
-        (("--tasks", "ax"), "cannot be used here"),
+        (("--tasks", "squad/v1.1"), "cannot be used in `intarsia paper glue`"),
+        (("--tasks", "ax"), "cannot be used in `intarsia paper glue`"),
         (("--max-length", "2"), "leaves no word"),
-        (("--max-length", "5000"), "more than .* reads"),
-        (("--tasks", ""), "--tasks names nothing"),
-        (("--only", ","), "--only names nothing"),
+        (("--max-length", "5000"), "more than .* can read"),
+        (("--tasks", ""), "--tasks is empty"),
+        (("--only", ","), "--only is empty"),
         (("--device", "gpu"), "the device 'gpu' is not known"),
-        (("--only", "full,adapter"), "no group 'adapter'. Expected .* full, variable, adapters"),
+        (("--only", "full,adapter"), "no group 'adapter'. Groups for --only: full, variable, adapters"),
     ):
         with pytest.raises(IntarsiaError, match=message):
             paper("glue", folder, tiny_folder, tmp_path, *options)
@@ -273,29 +273,32 @@ def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_fol
         app, ["paper", "init", "--draw-only", "--encoder", tiny_folder, "--results", str(tmp_path)]
     )
     assert result.stdout == first.stdout
-    noted = store.read_asked("init")
-    assert noted is not None and noted.asked.grid == "tiny"
+    noted = store.read_config("init")
+    assert noted is not None and noted.config.grid == "tiny"
 
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running.Running, "run", stopped)
+        patch.setattr(running.ExperimentRunner, "run", stopped)
         assert paper("init", folder, tiny_folder, tmp_path, "--grid", "small").exit_code == 130
-    noted = store.read_asked("init")
-    assert noted is not None and noted.asked.grid == "tiny"
+    noted = store.read_config("init")
+    assert noted is not None and noted.config.grid == "tiny"
 
 
 def test_options_before_the_name_are_refused(tmp_path: Path) -> None:
-    for options, message in ((["--report"], "leave out one"), (["--results", str(tmp_path)], "put it behind")):
+    for options, message in (
+        (["--report"], "use only one"),
+        (["--results", str(tmp_path)], "put it after the command"),
+    ):
         with pytest.raises(IntarsiaError, match=message):
             CliRunner().invoke(app, ["paper", *options, "glue"], catch_exceptions=False)
 
 
 def test_a_group_is_trained_once_at_a_time(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
-    with RunStore(tmp_path, tiny_folder).working("glue", ["full", "variable"]):
+    with RunStore(tmp_path, tiny_folder).work_folders("glue", ["full", "variable"]):
         for options in ((), ("--only", "variable,adapters")):
-            with pytest.raises(IntarsiaError, match=r"another process runs .* group (variable|full)"):
+            with pytest.raises(IntarsiaError, match=r"another .* process is training the group (variable|full)"):
                 paper("glue", folder, tiny_folder, tmp_path, *options)
         assert paper("glue", folder, tiny_folder, tmp_path, "--only", "adapters").exit_code == 0
 
@@ -309,12 +312,14 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
     store = RunStore(tmp_path, tiny_folder)
     first = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola", "--only", "full").stdout
     assert {record.method["type"] for record in store.records("glue/cola").values()} == {"full"}
-    assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Only 1 of 5 runs are there" in first
+    assert cells(first, "CoLA  ")[4:8] == ["–", "–", "–", "–"] and "Incomplete: 1 of 5 planned runs" in first
     assert cells(first, "total, 1 task")[3:7] == ["1.00×", "9×", "–", "–"]
     second = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "rte,mnli", "--only", "adapters, variable").stdout
     assert cells(second, "RTE  ")[2] == "–" and "–" not in cells(second, "RTE  ")[4:8]
-    noted = store.read_asked("glue")
-    assert noted and noted.asked.tasks == ("glue/cola", "glue/rte", "glue/mnli") and set(noted.absent) == {"glue/mnli"}
+    noted = store.read_config("glue")
+    assert (
+        noted and noted.config.tasks == ("glue/cola", "glue/rte", "glue/mnli") and set(noted.skipped) == {"glue/mnli"}
+    )
     no_training(monkeypatch)
     assert CliRunner().invoke(app, ["paper", "--report", "-e", tiny_folder, "--results", str(tmp_path)]).exit_code == 0
     html = (store.folder / "report.html").read_text()
@@ -322,14 +327,14 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
 
 
 def test_what_was_asked_for_in_turn_is_kept_together() -> None:
-    first = Asked(("glue/cola",), "tiny", seeds=3)
-    both = Asked(("glue/rte",), "tiny", samples=True).joined(first)
-    assert both == Asked(("glue/cola", "glue/rte"), "tiny", samples=True, task_seeds={"glue/cola": 3})
-    assert [len(both.each_seed(task)) for task in both.tasks] == [3, 1]  # of each as many as were asked for
-    more = Asked(("glue/cola", "glue/rte"), "tiny", seeds=2).joined(both)
-    assert [len(more.each_seed(task)) for task in more.tasks] == [3, 2]
-    other = Asked(("glue/rte",), "small")
-    assert other.joined(first) is other  # another grid has other runs
+    first = ExperimentConfig(("glue/cola",), "tiny", seeds=3)
+    both = ExperimentConfig(("glue/rte",), "tiny", samples=True).merged(first)
+    assert both == ExperimentConfig(("glue/cola", "glue/rte"), "tiny", samples=True, task_seeds={"glue/cola": 3})
+    assert [len(both.seed_range(task)) for task in both.tasks] == [3, 1]  # each task keeps the larger number of seeds
+    more = ExperimentConfig(("glue/cola", "glue/rte"), "tiny", seeds=2).merged(both)
+    assert [len(more.seed_range(task)) for task in more.tasks] == [3, 2]
+    other = ExperimentConfig(("glue/rte",), "small")
+    assert other.merged(first) is other  # another grid has other runs
 
 
 def test_what_another_process_has_finished_is_not_trained_again(
@@ -337,15 +342,15 @@ def test_what_another_process_has_finished_is_not_trained_again(
 ) -> None:
     assert paper("init", folder, tiny_folder, tmp_path / "theirs").exit_code == 0
     ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
-    asked: list[Any] = []
+    queued: list[Any] = []
 
     def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:
         for record in theirs.records("glue/cola").values():
             ours.add(record)
-        asked.extend(jobs)
+        queued.extend(jobs)
 
     monkeypatch.setattr(running, "train_together", meanwhile)
-    assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not asked
+    assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not queued
 
 
 def test_a_method_that_the_encoder_cannot_have_is_a_record_with_its_reason(
@@ -356,6 +361,6 @@ def test_a_method_that_the_encoder_cannot_have_is_a_record_with_its_reason(
 
     monkeypatch.setattr(TopLayers, "check", refuse)
     out = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola").stdout
-    assert "2 runs failed; the first: not on this base" in out
+    assert "2 runs failed. The first error: not on this base" in out
     row = next(line for line in out.splitlines() if line.startswith("CoLA  ")).split()
     assert row[4:6] == ["–", "–"]  # variable fine-tuning and its n

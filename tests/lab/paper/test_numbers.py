@@ -15,9 +15,9 @@ from intarsia.lab.paper import EXPERIMENTS, published, scoring
 from intarsia.lab.paper.ablation import changes
 from intarsia.lab.paper.figures import Curve, curves
 from intarsia.lab.paper.methods import METHODS
-from intarsia.lab.paper.plan import Asked, full
+from intarsia.lab.paper.plan import ExperimentConfig, full
 from intarsia.lab.paper.runs import Record, RunStore
-from intarsia.lab.paper.selection import Chosen, Mean, Results, percentile, share, total
+from intarsia.lab.paper.selection import Mean, Results, SelectedSetting, percentile, share, total
 from intarsia.methods import Bottleneck, Full, Method, parse, to_dict
 from intarsia.tasks import load_data
 from intarsia.tasks.metrics import score
@@ -53,7 +53,7 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
     for first, last, value in together["removed"]:
         # Alone, and truly removed: a method that lives in the other layers, with all LayerNorms tuned.
         left = tuple(n for n in range(3) if not first <= n <= last)
-        gone = scoring.without(own, (first, last))
+        gone = job.method.without_layers(own, first, last)
         alone = scoring._answers(job, result, encoder, [gone])[0]
         assert score(result.metric, gold, result.learned.task_kind.decide(alone), job.data.labels) == value
         names = {n for n in own if ".output." not in n or int(n.split(".")[0]) in left}
@@ -66,8 +66,8 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
 
 
 def test_the_optimizer_is_the_authors_but_for_methods_recipes() -> None:
-    def corrected(name: str, asked: bool | None) -> set[str]:
-        planned = EXPERIMENTS[name].plan(Asked(("glue/cola",), bias_correction=asked), 3)
+    def corrected(name: str, correction: bool | None) -> set[str]:
+        planned = EXPERIMENTS[name].plan(ExperimentConfig(("glue/cola",), bias_correction=correction), 3)
         found = {p.group: p.settings(None)["bias_correction"] for p in planned}
         for p in planned:  # what is trained is what is noted
             settings = Settings.for_method(p.method, **p.settings(None))
@@ -123,25 +123,25 @@ def record(seed: int, rate: float, dev: float | None, test: float | None, method
 
 
 def test_the_choice_is_by_validation_and_never_by_test(tmp_path: Path) -> None:
-    asked = Asked(("glue/cola",), "paper", seeds=2)
+    config = ExperimentConfig(("glue/cola",), "paper", seeds=2)
     store = RunStore(tmp_path, "some/where")
     for one in (
         record(0, 2e-5, 0.5, 0.9), record(1, 2e-5, 0.5, 0.9), record(0, 3e-5, 0.7, 0.4), record(1, 3e-5, 0.6, 0.6),
         record(0, 5e-5, 0.99, 0.99), record(1, 5e-5, None, None),
     ):  # fmt: skip
         store.add(one)
-    results = Results(RunStore(tmp_path, "where"), asked)
-    best = results.choose(full("glue/cola", asked))
-    assert best and best.tried == 3 and best.records[0].settings["learning_rate"] == 3e-5
+    results = Results(RunStore(tmp_path, "where"), config)
+    best = results.select(full("glue/cola", config))
+    assert best and best.settings_tried == 3 and best.records[0].settings["learning_rate"] == 3e-5
     assert best.score.value == pytest.approx(0.5) and best.score.error == pytest.approx(0.1)
-    only = results.choose(full("glue/cola", asked), lambda one: one.learning_rate == 5e-5)
+    only = results.select(full("glue/cola", config), lambda one: one.learning_rate == 5e-5)
     assert only and only.score == Mean(0.99)
 
 
 def test_totals() -> None:
-    def chosen(trained: int) -> Chosen:
+    def chosen(trained: int) -> SelectedSetting:
         one = dataclasses.replace(record(0, 1.0, 0.0, 0.0), parameters={"method": trained, "head": 1, "base": 100})
-        return Chosen(Full(), (one,), 1)
+        return SelectedSetting(Full(), (one,), 1)
 
     assert total([chosen(2), chosen(4)]) == pytest.approx(1.08) and share([chosen(2), chosen(4)]) == 0.04
     assert total([chosen(99)] * 9, copies=True) == 9.0
@@ -196,11 +196,11 @@ def test_equal_lines_from_two_writers(tmp_path: Path) -> None:
 
 
 def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
-    from intarsia.lab.paper.methods import _fewer, _means, _numbers, _preferred
+    from intarsia.lab.paper.methods import _best_on_validation, _fewer_seeds, _means, _seed_range
 
-    def chosen(task: str, tests: dict[int, float]) -> Chosen:
+    def chosen(task: str, tests: dict[int, float]) -> SelectedSetting:
         records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
-        return Chosen(Full(), records, 1)
+        return SelectedSetting(Full(), records, 1)
 
     cola = {"full": chosen("glue/cola", {0: 0.5, 1: 0.7}), "bitfit": chosen("glue/cola", {0: 0.4})}
     rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9}), "bitfit": chosen("glue/rte", {0: 0.2, 1: 0.4})}
@@ -212,16 +212,23 @@ def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
     assert set(_means({"glue/cola": {"full": cola["full"]}, "glue/rte": rte})) == {"full"}
     seeds = {"glue/cola": 2, "glue/rte": 3}
     told = ["Fewer seeds: bitfit 1 on CoLA, 2 on RTE."]
-    assert _fewer({"glue/cola": cola, "glue/rte": rte}, seeds) == told and _numbers(seeds) == "2–3"
-    assert _fewer({"glue/rte": {"full": rte["full"]}}, {"glue/rte": 3}) == [] and _numbers({"glue/rte": 3}) == "3"
+    assert _fewer_seeds({"glue/cola": cola, "glue/rte": rte}, seeds) == told and _seed_range(seeds) == "2–3"
+    assert (
+        _fewer_seeds({"glue/rte": {"full": rte["full"]}}, {"glue/rte": 3}) == [] and _seed_range({"glue/rte": 3}) == "3"
+    )
 
     found = {"glue/cola": cola, "glue/rte": dict(rte)}
-    found["glue/rte"]["full"] = Chosen(Full(), (dataclasses.replace(record(0, 2e-5, 0.3, 0.9), task="glue/rte"),), 1)
-    assert _preferred(found, means, {"bitfit"}) == [
-        "Best in the mean on validation: of all methods and of those up to 1 % of the base bitfit (50.0; test 35.0)."
+    found["glue/rte"]["full"] = SelectedSetting(
+        Full(), (dataclasses.replace(record(0, 2e-5, 0.3, 0.9), task="glue/rte"),), 1
+    )
+    assert _best_on_validation(found, means, {"bitfit"}) == [
+        "Best mean on validation: bitfit among all methods and methods up to 1 % of the base (50.0; test 35.0)."
     ]
-    apart = ["Best in the mean on validation: of all methods bitfit (50.0; test 35.0)."]
-    assert _preferred(found, means, set()) == apart and _preferred(found, {"full": means["full"]}, set()) == []
+    apart = ["Best mean on validation: bitfit among all methods (50.0; test 35.0)."]
+    assert (
+        _best_on_validation(found, means, set()) == apart
+        and _best_on_validation(found, {"full": means["full"]}, set()) == []
+    )
 
 
 def test_a_mean_is_never_less_than_nothing_by_rounding() -> None:

@@ -49,7 +49,7 @@ def test_a_sample_of_all_rows_is_not_the_official_task(tmp_path: Path) -> None:
     jsonl(tmp_path / "extra_partial/sms_spam/all.jsonl", 5574)
     assert status(find("extra/sms_spam"), tmp_path).state == "partial"
     predictions = " ".join(runner.invoke(app, ["data", "list", "extra", "--data", str(tmp_path)]).output.split())
-    assert "extra/sms_spam: all rows, but in a folder of samples (_partial), so not the official task." in predictions
+    assert "extra/sms_spam: all rows, but stored as a sample (_partial), so not official." in predictions
     jsonl(tmp_path / "extra_partial/sms_spam/all.jsonl", 9)
     assert "all rows" not in runner.invoke(app, ["data", "list", "extra", "--data", str(tmp_path)]).output
 

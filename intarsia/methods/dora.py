@@ -1,0 +1,82 @@
+"""DoRA (Liu et al. 2024): LoRA that learns the magnitude of each output apart from its direction, as peft computes it.
+
+y = m / |W + s B A| * (W + s B A) x + bias, with s = alpha / r and | | the norm of each row; no gradient flows through
+the norm. Stored is the difference of m from |W|, not m: with differences of 0 and B = 0 it is exactly the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from intarsia.methods.lora import LoRA
+from intarsia.methods.method import Plain, Preset, Spec, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.site_view import SiteView
+    from intarsia.encoder.sites import Shape
+
+_LEAST = 1e-12  # of a norm: a row of zeros has no direction
+
+
+@dataclass(frozen=True)
+class DoRA(LoRA):
+    """LoRA's differences of rank `rank`, and a magnitude for each output of the chosen linear layers."""
+
+    name: ClassVar[str] = "dora"
+    paper: ClassVar[str] = "Liu et al. 2024"
+    trains: ClassVar[str] = "low-rank directions and magnitudes of query and value"
+    presets: ClassVar[Mapping[str, Preset]] = {"dora": Preset("rank")}
+
+    def tensors(self, shape: Shape) -> dict[str, Spec]:
+        magnitudes = {f"{n.layer}.{n.site}.magnitude": Spec((n.outputs,), "zeros") for n in self._linears(shape)}
+        return super().tensors(shape) | magnitudes
+
+    def count(self, shape: Shape) -> int:
+        return super().count(shape) + sum(n.outputs for n in self._linears(shape))
+
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        import torch.nn.functional as F
+
+        name = f"{view.layer}.{view.site}"
+        assert view.input is not None
+        weight = view.module.weight if view.columns is None else view.module.weight[view.columns]  # [out, in]
+        x = view.drop(view.input, self.dropout)
+        low = view.linear(x, f"{name}.a")  # [tokens, r]
+        difference = view.linear(low, f"{name}.b") * (self.alpha / self.rank)  # [tokens, out]
+        plain = h if view.module.bias is None else h - view.base_bias()
+        if x is not view.input:  # as in peft, all that is scaled reads the input after dropout
+            plain = F.linear(x, weight)
+        # The base's own part is in h. A gain near 0 keeps its digits in bf16, where a scale near 1 does not.
+        return h + difference + view.for_each_token(self._gains(view, name, weight)) * (plain + difference)
+
+    def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        for n in self._linears(shape):
+            a, b, magnitude = (tensors[f"{n.layer}.{n.site}.{part}"] for part in ("a.weight", "b.weight", "magnitude"))
+            weight = plain.at(n.site, n.layer, "weight")
+            gain = self._gain(weight, a[None], b[None], magnitude[None])[0]
+            weight.add_((self.alpha / self.rank) * (b @ a)).mul_(1 + gain[:, None])
+
+    def _gains(self, view: SiteView, name: str, weight: Tensor) -> Tensor:
+        """[slots, out] by how much each slot scales each output, less 1; 0 for slots that own nothing here."""
+        import torch
+
+        a, b, magnitude = (view.tensors[f"{name}.{part}"] for part in ("a.weight", "b.weight", "magnitude"))
+        present = sorted(set(view.owners.slots))
+        if len(present) == len(magnitude):
+            return self._gain(weight, a, b, magnitude)
+        where = torch.tensor(present, device=magnitude.device)
+        gain = self._gain(weight, *(tensor.index_select(0, where) for tensor in (a, b, magnitude)))
+        return torch.zeros_like(magnitude).index_copy(0, where, gain)
+
+    def _gain(self, weight: Tensor, a: Tensor, b: Tensor, magnitude: Tensor) -> Tensor:
+        """(|W| + magnitude) / |W + s B A| - 1, for a [slots, r, in] and b [slots, out, r]: [slots, out]."""
+        a, b, weight = a.detach(), b.detach() * (self.alpha / self.rank), weight.detach().to(a.dtype)
+        # |w + b A|² = |w|² + 2 b (A w) + b (A A') b', without a matrix [out, in] for each slot
+        across = b @ (a @ a.mT) + 2 * (a @ weight.mT).mT  # [slots, out, r]
+        plain = weight.square().sum(1)  # [out]
+        norm = (plain + (across * b).sum(2)).clamp_min(_LEAST**2).sqrt()
+        return (plain.sqrt() - norm + magnitude) / norm

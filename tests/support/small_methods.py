@@ -1,0 +1,23 @@
+"""Every method of the registry, small enough for the tiny bases: tests need no list of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from intarsia.encoder.sites import LINEAR_SITES
+from intarsia.methods import PRESETS, Method, parse
+
+SIZES = {"pal": "8", "top": "1"}  # where neither 5 nor a share of 2 % will do
+OPTIONS = {"pal": ["heads=4"]}
+
+
+def _small(name: str) -> Method:
+    plain = parse(name)
+    fields = {f.name: str(f.type) for f in dataclasses.fields(plain)}  # type: ignore[arg-type]
+    size = PRESETS[name].size
+    sized = "" if size is None else f"-{SIZES.get(name, '2%' if fields[size] == 'float' else '5')}"
+    everywhere = [f"targets={','.join(LINEAR_SITES)}"] if "targets" in fields else []
+    return parse(name + sized, [*OPTIONS.get(name, []), *everywhere])
+
+
+SMALL: dict[str, Method] = {name: _small(name) for name, preset in PRESETS.items() if not preset.alias}
