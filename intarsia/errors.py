@@ -1,7 +1,7 @@
-"""The one error that a user can mend.
+"""Errors that a user can fix.
 
-Everything that is wrong with an input (a file, a name, an option) is an `IntarsiaError`: its message says what was
-wrong, where, what was expected and what to do. The command line prints it without a traceback and exits with 2.
+A bad input (a file, a name, an option) raises an `IntarsiaError`. Its message says what is wrong, where, what was
+expected and what to do. The command line prints the message without a traceback and exits with code 2.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules that pip knows by another
 
 
 class IntarsiaError(Exception):
-    """Bad input: the message says what, where, what was expected and what to do."""
+    """A bad input. The message says what is wrong, where, what was expected and what to do."""
 
 
 class DataError(IntarsiaError):
-    """Something in a data file or data folder cannot be used; names file, row and column."""
+    """Unusable content in a data file or data folder. The message names the file, row and column."""
 
 
 class BankError(IntarsiaError):
-    """Something in a bank cannot be used: a missing task, a damaged file, a foreign base."""
+    """Unusable content in a bank: a missing task, a damaged file, or an inlay of another base."""
 
 
 class UnknownTask(BankError):
@@ -41,7 +41,7 @@ class EncoderError(IntarsiaError):
 
 
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
-    """Raise unless the value of an option is one of the choices."""
+    """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
 

@@ -1,7 +1,7 @@
-"""Writing a file so that it is either wholly there or not there at all.
+"""Atomic file writes: a file is either complete or absent.
 
-Every write goes to a temporary file, reaches the disk, and only then gets its name. A process that is killed, or a disk
-that runs full, leaves at most a hidden `.tmp` file behind.
+Every write goes to a temporary file, is flushed to disk, and only then gets its final name. A killed process or a full
+disk leaves at most a hidden `.tmp` file behind.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Part = bytes | memoryview
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
-STALE_SECONDS = 24 * 3600
+STALE_SECONDS = 24 * 3600  # no write takes longer
 
 
 def replace(path: Path, parts: Sequence[Part]) -> None:
-    """Write `parts` to `path`, over whatever was there."""
+    """Write `parts` to `path`, replacing an existing file."""
     with explained(path, parts), written(path.parent, parts) as temporary:
         temporary.replace(path)
         sync_folder(path.parent)
 
 
 def place(temporary: Path, target: Path) -> None:
-    """Give a written file its name; `FileExistsError` where the name is taken, also when two processes race for it."""
+    """Move a written file to `target`. Raises `FileExistsError` if `target` exists, also when two processes race."""
     try:
         os.link(temporary, target)
     except OSError as error:
         if error.errno not in NO_HARD_LINKS:
             raise
-        # Some file systems (FAT, a few network ones) have no hard links: a lock makes look-then-rename one step.
+        # Some file systems (FAT, some network ones) have no hard links. The lock makes check-then-rename atomic.
         from filelock import FileLock
 
         with FileLock(temporary.parent / ".lock"):
@@ -55,10 +55,10 @@ def place(temporary: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def written(folder: Path, parts: Sequence[Part]) -> Iterator[Path]:
-    """A temporary file in `folder` that holds `parts` and has reached the disk; gone afterwards, whatever happens."""
+    """Yield a temporary file in `folder` with `parts`, flushed to disk. The file is removed at exit, also on errors."""
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     try:
-        # A plain open, unlike `tempfile`, leaves the permissions to the user's umask: banks are shared between users.
+        # Unlike `tempfile`, a plain open follows the user's umask. Users may share a bank.
         with temporary.open("xb") as file:
             for part in parts:
                 file.write(part)
@@ -71,24 +71,24 @@ def written(folder: Path, parts: Sequence[Part]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def explained(target: Path, parts: Sequence[Part]) -> Iterator[None]:
-    """Turn what the operating system says about a failed write into a message that says what to do."""
+    """Turn an `OSError` of a write into a `BankError` whose message says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_FULL:
             needed = sum(len(part) for part in parts)
             raise BankError(
-                f"The disk is full: writing {target} needs {needed} bytes, {_free(target)} are free. "
+                f"The disk is full: writing {target} needs {needed} bytes, {_free_bytes(target)} are free. "
                 "Nothing was changed; free some space and try again."
             ) from error
         reason = error.strerror or str(error)
         raise BankError(
-            f"Cannot write {target}: {reason}. Nothing was changed; a folder that this user may write to was expected."
+            f"Cannot write {target}: {reason}. Nothing was changed; choose a folder that this user may write to."
         ) from error
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and the folders above it, and see that their names reach the disk."""
+    """Create `folder` and its missing parents, and flush their directory entries to disk."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -100,8 +100,8 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A file's name lives in its folder: without this, a power cut may lose the name of a file that was saved."""
-    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and keeps names by itself
+    """Flush a folder's entries to disk. Without it a power cut may lose the name of a file whose content was saved."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and does not need this
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -114,14 +114,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left behind: temporary files so old that nobody can still be writing them."""
+    """Remove temporary files that killed processes left behind: those older than `STALE_SECONDS`."""
     for temporary in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - temporary.stat().st_mtime > STALE_SECONDS:
                 temporary.unlink()
 
 
-def _free(target: Path) -> str:
+def _free_bytes(target: Path) -> str:
+    """The free bytes of the nearest existing folder, as text for a message."""
     for folder in target.parents:
         with contextlib.suppress(OSError):
             return str(shutil.disk_usage(folder).free)

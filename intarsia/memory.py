@@ -1,5 +1,8 @@
-"""Giving memory back. The C library keeps what was freed, in pieces that batches of other sizes do not fit into: in ten
-minutes of training on a CPU a process grew from 2.5 to 5.8 GB, mostly by it, and went on growing."""
+"""Returning freed memory to the operating system.
+
+The C library keeps freed memory in pieces that batches of other sizes do not fit into. In ten minutes of training on a
+CPU, mostly for this reason, a process grew from 2.5 to 5.8 GB and kept growing.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from functools import cache
 
 @cache
 def _trim() -> Callable[[int], int] | None:
-    """glibc's own call for it; other C libraries have none."""
+    """glibc's `malloc_trim`; None for other C libraries, which have no equivalent."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-    return found
+    return malloc_trim
 
 
 class MemoryTrim:
-    """Returns to the operating system what is free, where that can be done: when called, but only so often."""
+    """A callable that returns free memory to the operating system, at most once per interval."""
 
     def __init__(self, every: float = 30.0) -> None:
-        """`every`: seconds."""
+        """`every`: the interval in seconds."""
         self.every, self.last = every, time.monotonic()
 
     def __call__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where a result comes from: versions and the machine."""
+"""The provenance of a result: library versions and the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scik
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, of Intarsia and of the packages above that are installed."""
+    """The versions of Python, Intarsia and the installed libraries that affect results."""
     found = {"python": platform.python_version(), "intarsia": __version__}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):  # scikit-learn is optional
@@ -24,10 +24,10 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """The processor, and what of it is used; and the accelerator, if one is."""
+    """The platform, processor, core and thread counts and the device; on CUDA also the GPU's name."""
     import torch
 
-    known: dict[str, Any] = {
+    description: dict[str, Any] = {
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -35,14 +35,15 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "device": device,
     }
     if device.startswith("cuda") and torch.cuda.is_available():
-        known["accelerator"] = torch.cuda.get_device_name(device)
-    return known
+        description["accelerator"] = torch.cuda.get_device_name(device)
+    return description
 
 
 def _processor() -> str:
+    """The processor's model name, from Linux where available."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(model_names, platform.processor() or platform.machine())

@@ -64,13 +64,13 @@ def test_a_missing_extra_is_an_error_that_says_what_to_install(
 def test_the_paper_needs_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from intarsia.encoder.encoder import Encoder
     from intarsia.lab import paper
-    from intarsia.lab.paper.plan import Asked
+    from intarsia.lab.paper.plan import ExperimentConfig
     from intarsia.lab.paper.runs import RunStore
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     store = RunStore(tmp_path / "results", "tiny")
     with pytest.raises(IntarsiaError, match=r"pip install 'intarsia\[lab\]'"):
-        paper.run("init", Asked(("glue/cola",)), Encoder.load(save_tiny(tmp_path / "base")), store)
+        paper.run("init", ExperimentConfig(("glue/cola",)), Encoder.load(save_tiny(tmp_path / "base")), store)
 
 
 def test_a_hub_name_that_may_be_a_missing_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
-from intarsia.bank.work import unfinished, working_folder
+from intarsia.bank.work import unfinished
 from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
@@ -28,7 +27,6 @@ from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
     from intarsia.bank.serving import ServedTasks
-    from intarsia.bank.sweep import Watch as SweepWatch
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
     from intarsia.serve.prediction import Prediction, Text
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.loop import Watch
+    from intarsia.train.runner import RunnerWatch
 
 
 TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
@@ -106,45 +105,45 @@ class Bank:
         method: Method | None = None,
         *,
         pooling: Pooling = "mean",
-        settings: Settings | None = None,
+        settings: Settings | Mapping[str, Any] | None = None,
+        sweep: bool | None = None,
         watch: Watch | None = None,
+        events: RunnerWatch | None = None,
         fresh: bool = False,
         **columns: Any,
     ) -> Entry:
         """Learn a task and keep it as the newest version of `name`; other tasks are not touched.
 
-        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` go to `load_data`. The best epoch by
-        the validation part is kept; the score on the test part, with its interval, is stored with it. A run that was
-        killed goes on where it was when called again with the same arguments, unless `fresh`.
+        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` go to `load_data`. `settings` is a
+        `Settings`, or a mapping of some of them; the rest is the method's recipe. The best epoch by the validation part
+        is kept; the score on the test part, with its interval, is stored with it. A run that was killed goes on where
+        it was when called again with the same arguments, unless `fresh`.
+
+        `sweep` decides whether the small grid (three sizes, three learning rates) is tried in place of one run. None:
+        where the grid costs little more than one run (a GPU with recorded passes) and neither a method nor a setting
+        that the grid searches was given. True together with one of them is refused.
+
+        `watch` is told the `Progress` of each training step, of the one run or of all runs of the grid. `events` is
+        told every `RunnerEvent`: the planned jobs (one, or nine), each step, each result.
         """
-        from intarsia.bank.inlay_of import inlay_of
+        from intarsia.bank.learning import learn_alone, tries_grid
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
-        from intarsia.train.loop import train
+        from intarsia.train.runner import both
 
         self.store.check_name(name)
-        if settings is not None and settings.metric is not None and isinstance(data, TaskData):
-            check_choosing(settings.metric, data.kind, data.labels)  # before anything is loaded
+        given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
+        metric = settings.metric if isinstance(settings, Settings) else given.get("metric")
+        if metric is not None and isinstance(data, TaskData):
+            check_choosing(metric, data.kind, data.labels)  # before anything is loaded
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
-        method = method or Bottleneck()
-        settings = settings or Settings.for_task(method, task)
-        job = Job(name, task, method, pooling, settings)
-        method.check(self.encoder.shape)
-        with working_folder(self.store.folder / "work" / f"{name}-{job.key(self.encoder.fingerprint)}") as work:
-            if fresh:
-                (work / "state.safetensors").unlink(missing_ok=True)
-            trained = train(job, self.encoder, state_file=work / "state.safetensors", watch=watch)
-            inlay = inlay_of(job, trained, self.encoder)
-            entry = self.store.add(inlay)
-            shutil.rmtree(work, ignore_errors=True)
-        return entry
-
-    def sweep_is_cheap(self, data: TaskData, pooling: Pooling = "mean", **settings: Any) -> bool:
-        """Whether the small grid costs little more than one run here: then `intarsia learn` tries it."""
-        from intarsia.train.grid import SMALL
-        from intarsia.train.scheduler import cheap_together
-
-        return cheap_together(SMALL.jobs("", data, pooling=pooling, **settings), self.encoder)
+        chosen = method or Bottleneck()
+        own = settings if isinstance(settings, Settings) else Settings.for_task(chosen, task, **given)
+        told = both(watch, events)
+        if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
+            return self.sweep({name: task}, pooling=pooling, watch=told, **given)[name]
+        job = Job(name, task, chosen, pooling, own)
+        return learn_alone(self.store, self.encoder, job, fresh=fresh, watch=told)
 
     def sweep(
         self,
@@ -154,42 +153,25 @@ class Bank:
         pooling: Pooling = "mean",
         together: int | None = None,
         score_all: bool = False,
-        watch: SweepWatch | None = None,
+        watch: RunnerWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
         """Try every point of a grid for each task (name → data), all in one queue of jobs that share passes, and keep
-        the best of each by its validation part. `settings` (`max_length`, …; `metric`, or a mapping of
-        metrics by task) hold for all. With `score_all` every
-        point is scored on the test part too (for means over seeds); the choice is the validation part's all the same.
+        the best of each by its validation part. `settings` (`max_length`, …; `metric`, or a mapping of metrics by task)
+        hold for all. With `score_all` every point is scored on the test part too (for means over seeds); the selection
+        is by the validation part all the same.
 
         A sweep that was killed goes on where it was when called again with the same arguments.
         """
-        from intarsia.bank.inlay_of import inlay_of
-        from intarsia.bank.sweep import Sweep, work
-        from intarsia.train.grid import SMALL
+        from intarsia.bank.sweep import run_sweep
 
         for name in tasks:
             self.store.check_name(name)
         data = {name: d if isinstance(d, TaskData) else load_data(d) for name, d in tasks.items()}
-        metric = settings.pop("metric", None)
-        jobs = []
-        for name, task in data.items():
-            own = metric.get(name) if isinstance(metric, Mapping) else metric
-            jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=own, **settings)
-        jobs.sort(key=work, reverse=True)  # the longest first: at the end no seat waits for a long one
-        for job in jobs:
-            job.method.check(self.encoder.shape)
-        with working_folder(self.store.folder / "work" / Sweep.name(jobs, self.encoder)) as folder:
-            sweep = Sweep(jobs, self.encoder, folder, watch)
-            sweep.run(together, score_all=score_all)
-            found = {}
-            for name in data:
-                job, trained = sweep.best(name)
-                inlay = inlay_of(job, trained, self.encoder)
-                inlay.training["grid"] = sweep.grid(name)
-                found[name] = self.store.add(inlay)
-            shutil.rmtree(folder, ignore_errors=True)
-        return found
+        return run_sweep(
+            self.store, self.encoder, data, grid, pooling=pooling, together=together, score_all=score_all, watch=watch,
+            **settings,
+        )  # fmt: skip
 
     @overload
     def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...

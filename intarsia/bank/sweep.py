@@ -1,7 +1,7 @@
-"""A sweep: every point of a grid, for one or many tasks, in one queue; the best of each task becomes its inlay.
+"""A sweep: every point of a grid, for one or many tasks, in one queue; the best job of each task becomes its inlay.
 
-Selection is by the validation part alone. The test part is scored once, for the chosen one, when the task is stored.
-Every finished point is kept on disk, and the state of those under way: a killed sweep goes on when started again.
+Selection is by the validation part alone. The test part is scored once, for the selected job, when the task is stored.
+Every finished job is kept on disk, and the state of the jobs under way: a killed sweep goes on when started again.
 """
 
 from __future__ import annotations
@@ -9,177 +9,144 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save
 
 from intarsia import files
+from intarsia.bank.entry import Entry
+from intarsia.bank.inlay_of import inlay_of
+from intarsia.bank.store import Store
+from intarsia.bank.work import working_folder
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
-from intarsia.methods import to_dict
-
-if TYPE_CHECKING:
-    from intarsia.encoder.encoder import Encoder
-    from intarsia.train.job import Job
-    from intarsia.train.loop import Progress
-    from intarsia.train.run import Trained
-
-
-@dataclass(frozen=True)
-class Point:
-    """What came of one job of a sweep."""
-
-    task: str
-    key: str
-    method: dict[str, Any]
-    settings: dict[str, Any]
-    dev: float | None  # None: it diverged …
-    reason: str | None  # … and why
-    best_epoch: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    test: float | None = None  # where every point is scored there; the choice does not look at it
-
-    def brief(self) -> dict[str, Any]:
-        """As the stored inlay lists it."""
-        kept = {k: self.settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")}
-        test = {} if self.test is None else {"test": self.test}
-        return {"method": self.method, **kept, "dev": self.dev, **test, "seconds": self.seconds, "reason": self.reason}
+from intarsia.tasks.examples import TaskData
+from intarsia.tasks.heads import Pooling
+from intarsia.tasks.kind_registry import kind_for
+from intarsia.tasks.learned import Learned
+from intarsia.tasks.metrics import default_metric
+from intarsia.train.checkpoint import State
+from intarsia.train.grid import SMALL, Grid
+from intarsia.train.job import Job
+from intarsia.train.run import Trained, best_kind, check_job
+from intarsia.train.runner import JobResult, Runner, RunnerWatch, letters_read
 
 
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher is told: how many jobs each task has (`planned`, first of all), a step of a job (`progress`), or a
-    point that is done (`point`, perhaps from before)."""
+def run_sweep(
+    store: Store,
+    encoder: Encoder,
+    tasks: Mapping[str, TaskData],
+    grid: Grid | None = None,
+    *,
+    pooling: Pooling = "mean",
+    together: int | None = None,
+    score_all: bool = False,
+    watch: RunnerWatch | None = None,
+    **settings: Any,
+) -> dict[str, Entry]:
+    """Train every point of the grid for each task, and store the best job of each task in the bank."""
+    metric = settings.pop("metric", None)
+    jobs: list[Job] = []
+    for name, task in tasks.items():
+        own = metric.get(name) if isinstance(metric, Mapping) else metric
+        jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=own, **settings)
+    jobs.sort(key=letters_read, reverse=True)
+    for job in jobs:
+        check_job(job, encoder.shape)
+    with working_folder(store.folder / "work" / sweep_name(jobs, encoder)) as folder:
+        results = SweepResults(jobs, encoder, folder)
+        Runner(jobs, encoder, folder, results, watch=watch).run(together, score_test=score_all)
+        found = {}
+        for name in tasks:
+            job, trained = results.best(name)
+            inlay = inlay_of(job, trained, encoder)
+            inlay.training["grid"] = results.grid(name)
+            found[name] = store.add(inlay)
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
 
-    planned: Mapping[str, int] | None = None
-    progress: Progress | None = None
-    point: Point | None = None
-    stored: bool = False
+
+def sweep_name(jobs: Sequence[Job], encoder: Encoder) -> str:
+    """The name of a sweep's working folder: the same for the same jobs, whatever their order."""
+    keys = sorted(job.key(encoder.fingerprint) for job in jobs)
+    return f"sweep-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}"
 
 
-Watch = Callable[[Moment], None]
+class SweepResults:
+    """A sweep's results on disk: a JSON file a job, and the tensors of each task's best job."""
 
-
-class Sweep:
-    """Jobs of one or many tasks, and what is known of them on disk."""
-
-    def __init__(self, jobs: list[Job], encoder: Encoder, folder: Path, watch: Watch | None = None) -> None:
-        self.encoder, self.folder = encoder, folder
+    def __init__(self, jobs: Sequence[Job], encoder: Encoder, folder: Path) -> None:
+        self.folder = folder
         self.jobs = {job.key(encoder.fingerprint): job for job in jobs}
-        self.watch = watch or (lambda _: None)
-        self.points: dict[str, Point] = {}
+        self.found: dict[str, JobResult] = {}
         for key in self.jobs:
-            path = self._point_file(key)
+            path = self._result_file(key)
             if path.is_file():
-                self.points[key] = Point(**json.loads(path.read_text(encoding="utf-8")))
+                self.found[key] = JobResult(**json.loads(path.read_text(encoding="utf-8")))
 
-    @staticmethod
-    def name(jobs: list[Job], encoder: Encoder) -> str:
-        """The same for the same jobs, whatever their order."""
-        keys = sorted(job.key(encoder.fingerprint) for job in jobs)
-        return f"sweep-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}"
+    def find(self, job: Job, key: str) -> JobResult | None:
+        return self.found.get(key)
 
-    def run(self, together: int | None = None, *, score_all: bool = False) -> None:
-        from intarsia.train.loop import train_together
-        from intarsia.train.trunk import TrunkCache
-
-        self.watch(Moment(planned=Counter(job.name for job in self.jobs.values())))
-        for point in self.points.values():
-            self.watch(Moment(point=point, stored=True))
-        left = [job for key, job in self.jobs.items() if key not in self.points]
-        train_together(
-            left,
-            self.encoder,
-            together=together,
-            score_test=score_all,
-            done=self._done,
-            state_file=self._state_file,
-            watch=lambda progress: self.watch(Moment(progress=progress)),
-            trunk=TrunkCache(self.encoder, self.folder),
-        )
+    def add(self, job: Job, key: str, outcome: Trained | IntarsiaError) -> JobResult:
+        result = JobResult.of(job, key, outcome)
+        before = self._best(job.name)
+        better = result.dev is not None and (before is None or result.dev > (before.dev or 0.0))
+        if better and not isinstance(outcome, IntarsiaError):
+            self._keep(key, outcome)
+        files.replace(self._result_file(key), [json.dumps(asdict(result)).encode()])
+        self.found[key] = result
+        if better and before is not None:  # only now: a kill at any moment leaves the tensors of a best job
+            self._tensor_file(before.key).unlink(missing_ok=True)
+        return result
 
     def best(self, task: str) -> tuple[Job, Trained]:
-        """The job of the best validation score, and what it learned."""
-        point = self._best(task)
-        if point is None:
-            reasons = sorted({p.reason or "" for p in self.points.values() if p.task == task})
+        """The job with the best validation score, and what it learned."""
+        result = self._best(task)
+        if result is None:
+            reasons = sorted({r.reason or "" for r in self.found.values() if r.task == task})
             raise IntarsiaError(f"no job of the sweep for {task!r} ended well: {' '.join(reasons)}")
-        job = self.jobs[point.key]
-        return job, self._trained(job, point)
+        job = self.jobs[result.key]
+        return job, self._trained(job, result.key)
 
     def grid(self, task: str) -> list[dict[str, Any]]:
-        return [point.brief() for point in self.points.values() if point.task == task]
+        """The results of a task in the form that its inlay lists them."""
+        return [_brief(result) for result in self.found.values() if result.task == task]
 
-    def _best(self, task: str) -> Point | None:
-        """Of equal ones the first that ended: the one whose tensors were kept."""
-        ended = [p for p in self.points.values() if p.task == task and p.dev is not None]
-        found = [p for p in ended if self._tensor_file(p.key).is_file()]
-        return max(found, key=lambda p: p.dev or 0.0, default=None)
-
-    def _done(self, job: Job, result: Trained | IntarsiaError) -> None:
-        key = job.key(self.encoder.fingerprint)
-        settings = {k: v for k, v in job.describe().items() if k != "method"}
-        known: dict[str, Any] = {"task": job.name, "key": key, "method": to_dict(job.method), "settings": settings}
-        if isinstance(result, IntarsiaError):
-            point = Point(**known, dev=None, reason=str(result))
-        else:
-            state = result.state
-            point = Point(
-                **known, dev=state.best, reason=None, best_epoch=state.best_epoch, steps=state.step,
-                seconds=round(state.seconds, 1), test=result.test,
-            )  # fmt: skip
-        before = self._best(job.name)
-        better = point.dev is not None and (before is None or point.dev > (before.dev or 0.0))
-        if better and not isinstance(result, IntarsiaError):
-            self._keep(key, result)
-        files.replace(self._point_file(key), [json.dumps(asdict(point)).encode()])
-        self.points[key] = point
-        if better and before is not None:  # only now: a kill at any moment leaves the best one's tensors
-            self._tensor_file(before.key).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / key, ignore_errors=True)
-        self.watch(Moment(point=point))
+    def _best(self, task: str) -> JobResult | None:
+        """Among equal scores the job that ended first: its tensors were kept."""
+        ended = [r for r in self.found.values() if r.task == task and r.dev is not None]
+        kept = [r for r in ended if self._tensor_file(r.key).is_file()]
+        return max(kept, key=lambda r: r.dev or 0.0, default=None)
 
     def _keep(self, key: str, trained: Trained) -> None:
-        from safetensors.torch import save
-
         tensors = {k: v.cpu().contiguous() for k, v in trained.tensors.items()}
         known = {"state": json.dumps(asdict(trained.state)), "left_out": str(trained.left_out)}
-        content = save(tensors, known)
-        files.replace(self._tensor_file(key), [content])
+        files.replace(self._tensor_file(key), [save(tensors, known)])
 
-    def _trained(self, job: Job, point: Point) -> Trained:
-        from safetensors import safe_open
-
-        from intarsia.tasks.kind_registry import kind_for
-        from intarsia.tasks.learned import Learned
-        from intarsia.tasks.metrics import default_metric
-        from intarsia.train.checkpoint import State
-        from intarsia.train.run import Trained, best_kind
-
-        with safe_open(self._tensor_file(point.key), framework="pt") as file:
+    def _trained(self, job: Job, key: str) -> Trained:
+        with safe_open(self._tensor_file(key), framework="pt") as file:
             known = file.metadata()
             state = State(**json.loads(known["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        left_out = int(known.get("left_out", 0))
         learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)
-        return Trained(learned, metric, state, left_out=left_out)
+        return Trained(learned, metric, state, left_out=int(known.get("left_out", 0)))
 
-    def _state_file(self, job: Job) -> Path:
-        folder = self.folder / job.key(self.encoder.fingerprint)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / "state.safetensors"
-
-    def _point_file(self, key: str) -> Path:
+    def _result_file(self, key: str) -> Path:
         return self.folder / f"{key}.json"
 
     def _tensor_file(self, key: str) -> Path:
         return self.folder / f"{key}.safetensors"
 
 
-def work(job: Job) -> int:
-    """How long a job takes, roughly."""
-    return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)
+def _brief(result: JobResult) -> dict[str, Any]:
+    kept = {k: result.settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")}
+    test = {} if result.test is None else {"test": result.test}
+    return {
+        "method": result.method, **kept, "dev": result.dev, **test, "seconds": result.seconds, "reason": result.reason,
+    }  # fmt: skip

@@ -89,6 +89,13 @@ def compare(
     ] = None,
     max_length: MaxLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    together: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs in a pass through the base; 1: each run is trained and timed alone.",
+            show_default="as many as fit",
+        ),
+    ] = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
@@ -102,7 +109,7 @@ def compare(
     import shlex
 
     from intarsia.cli import console
-    from intarsia.cli.lab_progress import comparison_bar
+    from intarsia.cli.lab_progress import comparison_progress
     from intarsia.lab.compare import compare as run
     from intarsia.methods import parse
     from intarsia.tasks import load_data
@@ -112,11 +119,12 @@ def compare(
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
-    with resumable(), comparison_bar(quiet=json) as watch:
+    with resumable(), comparison_progress(chosen, quiet=json) as (watch, search_watch):
         found = run(
             task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
-            metric=metric, no_bert=no_bert, command=shlex.join(["intarsia", *sys.argv[1:]]), watch=watch,
+            metric=metric, no_bert=no_bert, together=together, command=shlex.join(["intarsia", *sys.argv[1:]]),
+            watch=watch, search_watch=search_watch,
         )  # fmt: skip
     from intarsia.cli.lab_tables import comparison_table
     from intarsia.lab.comparison_files import FILES

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from intarsia.cli.console import err
+from intarsia.cli.time_left import TimeLeft
 from intarsia.formatting import score, seconds
+from intarsia.lab.comparison import Result
 
 if TYPE_CHECKING:
     from intarsia.lab import no_bert
-    from intarsia.lab.bench import Moment, Watch
-    from intarsia.lab.comparison import Result
+    from intarsia.methods import Method
+    from intarsia.train.job import Job
+    from intarsia.train.runner import RunnerEvent, RunnerWatch
 
 _BAR = 14  # columns
 
 
 @contextmanager
-def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
-    """One bar for all of it, and a line for each run that has ended; on something that is no terminal, only lines."""
+def comparison_progress(
+    methods: Mapping[str, Method], *, quiet: bool = False
+) -> Iterator[tuple[RunnerWatch | None, no_bert.SearchWatch | None]]:
+    """Watchers of the runs, and of the search without a transformer that may follow them."""
     if quiet:
-        yield None
-    elif not err.is_terminal:
-        yield _lines
+        yield None, None
+        return
+    with ExitStack() as shown:
+        runs = shown.enter_context(_comparison_bar(methods))
+        search: no_bert.SearchWatch | None = None
+
+        def watch(p: no_bert.Progress) -> None:
+            nonlocal search
+            if search is None:
+                shown.close()  # a terminal shows one bar at a time
+                search = shown.enter_context(search_status())
+            if search is not None:
+                search(p)
+
+        yield runs, watch
+
+
+@contextmanager
+def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
+    """One bar for all runs, and a line for each run that has ended; without a terminal, only lines."""
+    board = ComparisonBoard(methods)
+    if not err.is_terminal:
+        yield board.lines
     else:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
@@ -33,39 +58,69 @@ def comparison_bar(*, quiet: bool = False) -> Iterator[Watch | None]:
         with Bar(*columns, TextColumn("{task.fields[info]}"), console=err) as bar:
             task = bar.add_task("reading", total=1.0, info="")
 
-            def watch(moment: Moment) -> None:
-                if moment.result is not None:
-                    bar.console.print(f"{moment.title}: {ended(moment.result, moment.stored)}", markup=False)
-                info = " · ".join(part for part in (_left(moment), moment.info) if part)
-                room = (
-                    err.width - len(moment.title) - _BAR - len(" 100% ") - 2
-                )  # what is too long would squeeze the rest
-                bar.update(task, description=moment.title, completed=moment.share, info=info[: max(0, room)])
+            def watch(event: RunnerEvent) -> None:
+                board.take(event)
+                if (line := board.ended(event)) is not None:
+                    bar.console.print(line, markup=False)
+                room = err.width - len(board.title) - _BAR - len(" 100% ") - 2  # a longer text would squeeze the rest
+                info = f"{board.left} · {board.now}" if board.now else str(board.left)
+                bar.update(task, description=board.title, completed=board.left.share, info=info[: max(0, room)])
 
             yield watch
 
 
-def _lines(moment: Moment) -> None:
-    if moment.result is not None:
-        print(f"{moment.title}: {ended(moment.result, moment.stored)}", file=sys.stderr, flush=True)
-    elif not moment.info:
-        parts = [f"{100 * moment.share:.0f}% of all", _left(moment)]
-        text = " · ".join(part for part in parts if part)
-        print(f"{moment.title}: begins ({text})", file=sys.stderr, flush=True)
+class ComparisonBoard:
+    """What is known of a comparison's runs."""
 
+    def __init__(self, methods: Mapping[str, Method]) -> None:
+        self.methods = methods
+        self.runs = 0
+        self.left = TimeLeft()
+        self.begun: set[str] = set()
+        self.now = ""  # the last thing that a run has told
 
-def ended(result: Result, stored: bool) -> str:
-    """How a run ended, in a few words."""
-    if result.test is None:
-        text = str(result.reason)
-    else:
-        value, low, high = (score(result.test[k], result.test["value"]) for k in ("value", "low", "high"))
-        text = f"{result.metric} {value} ({low}–{high}) in {seconds(result.seconds)}"
-    return f"{text}, stored before" if stored else text
+    @property
+    def title(self) -> str:
+        active = len(self.left.running)
+        return f"{len(self.left.ended)} of {self.runs} runs" + (f", {active} active" if active else "")
 
+    def take(self, event: RunnerEvent) -> None:
+        self.left.take(event)
+        if event.planned is not None:
+            self.runs = len(event.planned)
+        if (p := event.progress) is not None:
+            validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
+            told = str(p) if p.reading is not None else f"epoch {p.epoch}/{p.epochs}{validation}"
+            self.now = f"{self.run(p.job)}: {told}"
 
-def _left(moment: Moment) -> str:
-    return "" if moment.seconds_left is None else f"{seconds(moment.seconds_left)} left in all"
+    def lines(self, event: RunnerEvent) -> None:
+        self.take(event)
+        if event.progress is not None and event.key not in self.begun:
+            self.begun.add(event.key)
+            print(
+                f"{self.run(event.progress.job)}: begins ({100 * self.left.share:.0f}% of all · {self.left})",
+                file=sys.stderr,
+                flush=True,
+            )
+        if (line := self.ended(event)) is not None:
+            print(line, file=sys.stderr, flush=True)
+
+    def ended(self, event: RunnerEvent) -> str | None:
+        """How a run ended, in a few words."""
+        result = event.result
+        if event.job is None or not isinstance(result, Result):
+            return None
+        if result.test is None:
+            text = str(result.reason)
+        else:
+            value, low, high = (score(result.test[k], result.test["value"]) for k in ("value", "low", "high"))
+            text = f"{result.metric} {value} ({low}–{high}) in {seconds(result.seconds)}"
+        place = f"{len(self.left.ended)}/{self.runs} {self.run(event.job)}"
+        return f"{place}: {text}, stored before" if event.stored else f"{place}: {text}"
+
+    def run(self, job: Job) -> str:
+        name = next((name for name, method in self.methods.items() if method == job.method), str(job.method))
+        return f"{name}, seed {job.settings.seed}"
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,12 +31,6 @@ from intarsia.cli.shared import (
     resumable,
 )
 from intarsia.errors import IntarsiaError
-
-if TYPE_CHECKING:
-    from intarsia.bank.bank import Bank
-    from intarsia.bank.entry import Entry
-    from intarsia.tasks import TaskData
-
 
 MethodOption = Annotated[
     str | None,
@@ -112,7 +106,7 @@ def learn(
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     fresh: FreshOption = False,
-    try_grid: SweepOption = None,
+    sweep: SweepOption = None,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -122,48 +116,27 @@ def learn(
     A run that was interrupted, even killed, goes on where it was when started again with the same arguments.
     """  # fmt: skip
     from intarsia.cli import console
+    from intarsia.cli.sweep_table import learning_progress
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
-    told = any(x is not None for x in (method, option, learning_rate, epochs, batch_size, patience)) or fresh
-    if try_grid and told:
-        raise IntarsiaError(
-            "--sweep tries methods and rates of its own: leave --method, --set, --lr, --epochs, --batch-size, "
-            "--patience and --fresh out, or use `intarsia sweep --grid file.toml`."
-        )
-    chosen = parse(method or "houlsby-64", option or ())
+    chosen = parse(method or "houlsby-64", option or ()) if method or option else None
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
-    from intarsia.train.job import Settings
-
-    common: dict[str, Any] = {
+    settings = {
+        "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
         "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    own = {"learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience}
-    settings = Settings.for_task(chosen, task, **common | own)
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
-    if try_grid is None and not told and opened.sweep_is_cheap(task, pooling, **common):  # type: ignore[arg-type]
-        console.err.print("Nine settings are tried at once, at little more than one run's cost (--no-sweep: one run).")
-        try_grid = True
-    with resumable():
-        if try_grid:
-            entry = _by_grid(opened, name, task, json, pooling=pooling, **common)
-        else:
-            with console.training_bar(name, quiet=json) as watch:
-                entry = opened.learn(name, task, chosen, pooling=pooling, settings=settings, watch=watch, fresh=fresh)  # type: ignore[arg-type]
+    with resumable(), learning_progress(name, quiet=json, unasked=sweep is None) as events:
+        entry = opened.learn(
+            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
+        )  # fmt: skip
     from intarsia.cli.tables import entry_dict, learned
 
     console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
-
-
-def _by_grid(bank: Bank, name: str, task: TaskData, quiet: bool, **settings: Any) -> Entry:
-    from intarsia.cli.sweep_table import sweep_table
-    from intarsia.train.grid import SMALL
-
-    with sweep_table(quiet=quiet) as watch:
-        return bank.sweep({name: task}, SMALL, watch=watch, **settings)[name]
 
 
 @app.command(rich_help_panel="Tasks")

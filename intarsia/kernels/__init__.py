@@ -1,8 +1,8 @@
-"""Triton kernels for passes of fixed shape on a GPU. Everything they compute is also computed without them.
+"""Triton kernels for passes of fixed shape on a GPU. Each has a PyTorch equivalent for other devices.
 
-A pass's tokens lie sorted by slot; each slot's share begins at a multiple of `Layout.align`, so that a tile of tokens
-has one owner. Sizes are fixed, and who owns what is read from small tables on the device: a captured pass serves any
-batch that fits.
+The tokens of a pass are sorted by slot. Each slot's tokens begin at a multiple of `Layout.align`, so a tile of tokens
+has one owner. Sizes are fixed, and the kernels read the owners from small tables on the device. A captured pass can
+therefore run any batch that fits.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-LONGEST = 512  # tokens of a segment, at most
-LONGEST_PREFIX = 64  # keys of a prefix
-ROWS = 8  # tokens that a program of the element-wise kernels handles; divides every `align`
+LONGEST = 512  # the most tokens of a segment
+LONGEST_PREFIX = 64  # the most keys of a prefix
+ROWS = 8  # tokens per program of the element-wise kernels; divides every `align`
 
 
 @cache
@@ -28,17 +28,17 @@ def available() -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who owns which tokens of a pass of `tokens`, as tables on the device (all int32)."""
+    """The owners of the tokens of a pass, as tables on the device (all int32)."""
 
-    tokens: int
-    align: int
-    tile_slot: Tensor  # [tokens / align] the owner of each tile
-    slot_start: Tensor  # [slots] a slot's tokens: from here …
-    slot_end: Tensor  # [slots] … to here; multiples of `align`, equal where a slot has none
-    row_start: Tensor  # [rows] where each segment begins; the segments cover all tokens, padding ones last
-    row_length: Tensor  # [rows] 0 for none
-    longest: int  # no segment is longer; a power of two
-    seeds: Tensor  # [slots] of each slot's dropout in this pass
+    tokens: int  # of the pass, including padding
+    align: int  # tokens of a tile
+    tile_slot: Tensor  # [tokens / align] the slot of each tile
+    slot_start: Tensor  # [slots] the first token of each slot
+    slot_end: Tensor  # [slots] the end of its tokens; a multiple of `align`, equal to the start if it has none
+    row_start: Tensor  # [rows] the first token of each segment; segments cover all tokens, padding last
+    row_length: Tensor  # [rows] 0 for an unused row
+    longest: int  # an upper bound of the segment lengths; a power of two
+    seeds: Tensor  # [slots] the dropout seed of each slot in this pass
 
     @property
     def slots(self) -> int:

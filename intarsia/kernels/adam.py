@@ -1,4 +1,4 @@
-"""One sweep of AdamW over all slots' parameters; slots that rest are left alone."""
+"""An AdamW step for the parameters of all active slots, in one kernel."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def _adam(
     parameters, low, gradient, first, second, decay, factors, rates, corrections, norms, active, count,
     beta1, beta2, eps, clip, FACTORS: tl.constexpr, LOW: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    slot = tl.program_id(1)  # of the two the short one: a whole model has more blocks than the second may count
+    slot = tl.program_id(1)  # on the second axis, whose size is limited: a whole model has too many blocks for it
     if tl.load(active + slot) != 0:
         start = tl.program_id(0).to(tl.int64) * BLOCK
         at = start + tl.arange(0, BLOCK)
         numbers = (tl.load(rates + slot), tl.load(corrections + 2 * slot), tl.load(corrections + 2 * slot + 1),
                    clip / tl.maximum(tl.load(norms + slot), clip), beta1, beta2, eps)  # fmt: skip
         tensors = parameters, low, gradient, first, second, decay, factors
-        if ALONE:  # a whole model, of any number of parameters: with a mask they would be loaded one at a time
+        if ALONE:  # a whole model, of any size: with a mask its parameters would be loaded one at a time
             if start + BLOCK <= count:
                 _update(tensors, at, at, tl.full((BLOCK,), 1, tl.int1), numbers, FACTORS, LOW)
             else:
@@ -50,21 +50,22 @@ def _update(tensors, at, place, inside, numbers, FACTORS: tl.constexpr, LOW: tl.
 
 def step(
     parameters: Tensor,  # [slots, count] in float32, as are gradient, first and second
-    low: Tensor | None,  # the same in the base's type
+    low: Tensor | None,  # a copy of the parameters in the base's type, updated too
     gradient: Tensor,
     first: Tensor,
     second: Tensor,
-    decay: Tensor,  # [count]
-    factors: Tensor | None,
-    rates: Tensor,  # [slots]
-    corrections: Tensor,  # [slots, 2] of the means
-    norms: Tensor,  # [slots] of the gradient
-    active: Tensor,  # [slots] int32
+    decay: Tensor,  # [count] weight decay
+    factors: Tensor | None,  # [count] of the learning rate
+    rates: Tensor,  # [slots] learning rates
+    corrections: Tensor,  # [slots, 2] bias corrections of both moments
+    norms: Tensor,  # [slots] gradient norms
+    active: Tensor,  # [slots] int32, 0: the slot is not updated
     *,
     betas: tuple[float, float],
     eps: float,
     clip: float,
 ) -> None:
+    """Update parameters and both moments of the active slots in place; gradients are clipped to the norm `clip`."""
     slots, count = parameters.shape
     _adam[(triton.cdiv(count, 2048), slots)](
         parameters, parameters if low is None else low, gradient, first, second, decay,

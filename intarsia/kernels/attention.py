@@ -1,4 +1,4 @@
-"""Attention within segments: a short segment and a head are one program, its scores never leave the chip."""
+"""Attention within segments. One program handles a head of a short segment; the scores stay on the chip."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from intarsia.kernels.mixing import limit_of, site_of
 from intarsia.kernels.prefix_attention import Joined, Seen
 from intarsia.kernels.scores import kept_of, owned_by, scatter_by_distance, scores_of
 
-FEW = 160  # segments: fewer leave the GPU idle, and a launch costs more than short ones in a wide class
-_CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest that holds it; longer ones block by block
+# With this many segments or fewer the GPU is not full. A launch then costs more than the padding of a wider class, so
+# the narrow classes are not used.
+FEW = 160
+_CLASSES = (16, 32, 64, 128)  # a segment runs in the narrowest class that fits it; longer segments go block by block
 _LIGHT, _HEAVY = (128, 64), (64, 32)
 
 
 def limits(exact: bool, width: int) -> tuple[int, int]:
-    """The widest class, and a block's queries and keys. In float32, or with wide heads, less fits a smaller GPU."""
+    """The widest class, and the size of a block. In float32 or with wide heads less fits into smaller GPUs."""
     return _HEAVY if exact or width > 64 else _LIGHT
 
 
@@ -30,7 +32,7 @@ def _probabilities(
     q, k, table, head, length, scale, middle, seed, site, limit, local,
     RELATIVE: tl.constexpr, DROP: tl.constexpr, T: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Of a segment's queries over its keys [T, T], which of them dropout keeps, and the logarithm of their sum."""
+    """The probabilities [T, T] of a segment's queries over its keys, dropout's mask, and the log of the softmax sum."""
     steps = tl.arange(0, T)
     scores = scores_of(q, k, table, head, steps, steps, length, scale, middle, RELATIVE, EXACT)
     top = tl.max(scores, 1)
@@ -114,6 +116,8 @@ def _attention_backward(
 
 
 class _Call:
+    """The settings of one call of `attention`, and the launches of its kernels."""
+
     def __init__(
         self,
         relative: Tensor | None,
@@ -133,23 +137,24 @@ class _Call:
         return self.layout.longest > self.widest
 
     def launch(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
-        """For the segments that are held in one block."""
+        """Launch a kernel for the segments that fit into one block, once for each class of lengths."""
         layout, above = self.layout, 0
         classes = tuple(t for t in _CLASSES if t <= min(layout.longest, self.widest))
         if layout.row_start.shape[0] <= FEW:
             classes = tuple(t for t in classes if t >= min(64, classes[-1]))
         for most in classes:
-            self._one(kernel, 1, above, most, max(1, most // 16), tensors, *further)
+            self._launch_class(kernel, 1, above, most, max(1, most // 16), tensors, *further)
             above = most
 
     def launch_long(self, kernel: Any, tensors: tuple[Tensor, ...], *further: int) -> None:
-        """For the others."""
+        """Launch a kernel for the longer segments."""
         blocks = triton.cdiv(self.layout.longest, self.block)
-        self._one(kernel, blocks, self.widest, self.block, 4, tensors, *further)
+        self._launch_class(kernel, blocks, self.widest, self.block, 4, tensors, *further)
 
-    def _one(
+    def _launch_class(
         self, kernel: Any, blocks: int, above: int, most: int, warps: int, tensors: tuple[Tensor, ...], *further: int
     ) -> None:
+        """Launch a kernel for the segments with more than `above` and (if short) at most `most` tokens."""
         layout = self.layout
         _, heads, width = tensors[0].shape
         table = tensors[0] if self.relative is None else self.relative
@@ -194,10 +199,9 @@ class _Attention(torch.autograd.Function):
         call, trained = ctx.call, ctx.needs_input_grad[3]
         g = g.contiguous()
         tokens, heads, width = g.shape
-        beside = torch.empty(
-            tokens, 3, heads, width, device=g.device, dtype=g.dtype
-        )  # one product takes all three back
-        dq, dk, dv = beside.unbind(1)
+        # The three gradients share one tensor, so that one matrix product can take all of them back.
+        joint = torch.empty(tokens, 3, heads, width, device=g.device, dtype=g.dtype)
+        dq, dk, dv = joint.unbind(1)
         apart, d_keys, d_values = g, None, None
         if call.joined is not None:
             g, apart, d_keys, d_values = call.joined.backward(q, *kept, g, dq)
@@ -222,12 +226,13 @@ def attention(
     relative: Tensor | None,
     prefix: tuple[Tensor, Tensor, Seen] | None = None,
 ) -> Tensor:
-    """q, k, v [tokens, heads, width] → the same shape; `relative` [heads, distances] is added to the scores.
+    """The attention output: q, k, v [tokens, heads, width] → the same shape.
 
-    `prefix`: keys and values [slots, P, heads * width] that a slot's tokens see too, and what is computed with.
+    `relative` [heads, distances] is added to the scores. `prefix` has keys and values [slots, P, heads * width] that
+    a slot's tokens also attend to: in float32 for the gradients, and as `Seen` for the computation.
     """
-    held = None if relative is None else relative.detach()
+    bias = None if relative is None else relative.detach()
     keys, values, seen = prefix or (None, None, None)
     joined = None if seen is None else Joined(seen, scale, p, layout)
-    call = _Call(held, scale, p, site, layout, limits(q.dtype == torch.float32, q.shape[2]), joined)
+    call = _Call(bias, scale, p, site, layout, limits(q.dtype == torch.float32, q.shape[2]), joined)
     return _Attention.apply(q, k, v, relative, keys, values, call)

@@ -1,4 +1,4 @@
-"""h + W_up act(W_down x + b_down) + b_up in one kernel, with each slot's own tensors; and its way back in two."""
+"""h + W_up act(W_down x + b_down) + b_up with each slot's own tensors: one kernel forward, two backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intarsia.kernels.mixing import kept, limit_of, site_of
 
 fences.mend()
 ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3}
-WIDEST = 256  # hidden units that fit
+WIDEST = 256  # the most hidden units
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def _slope(z, KIND: tl.constexpr):
 
 @triton.jit
 def _thinned(value, rows, k, start, seed, site, limit, width, DROP: tl.constexpr):
-    """A block of h with what dropout drops set to 0, decided as `dropout.py` decides; the rest is not yet rescaled."""
+    """A block of h with dropped values (those of `dropout.py`) set to 0; kept values are not rescaled yet."""
     if DROP:
         keep = kept(seed, site, (rows - start).to(tl.int32)[:, None] * width + k[None, :], limit)
         value = tl.where(keep, value, 0.0)
@@ -71,8 +71,8 @@ def _bottleneck_forward(
     units = tl.arange(0, M)
     real = units < size
     start, seed = tl.load(slot_start + slot), tl.load(seeds + slot)
-    # The weights come first: what is computed (the thinned block) must not be a product's left side in such a loop.
-    # Triton before 3.7 reads that from registers to which the next turn already writes.
+    # The weights are the left operand: in a loop like this the left operand must not be a computed value (the block
+    # after dropout). Triton before 3.7 reads it from registers that the next iteration already overwrites.
     turned = tl.zeros((M, ALIGN), tl.float32)
     for at in range(0, width, BLOCK):
         k = at + tl.arange(0, BLOCK)
@@ -155,8 +155,8 @@ def _bottleneck_weights(
     width, size, WHICH: tl.constexpr, DROP: tl.constexpr, CHUNK: tl.constexpr, M: tl.constexpr,
     BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Over a slot's tokens, dz' x for the matrix down (WHICH 0) or acted' g for the matrix up (1); 2: both, by
-    every other program."""
+    """The weight gradients over a slot's tokens: dz' x for the matrix down (WHICH 0), acted' g for the matrix up (1),
+    or both (2), in alternating programs."""
     slot = tl.program_id(0)
     if WHICH == 2:
         up, part = tl.program_id(2) % 2, tl.program_id(2) // 2
@@ -177,7 +177,7 @@ def _bottleneck_weights(
         mine = (rows < end)[:, None]
         wide = tl.load(wide_from + rows[:, None] * width + k[None, :], mask=mine & inside[None, :], other=0.0)
         narrow = tl.load(narrow_from + rows[:, None] * size + units[None, :], mask=mine & real[None, :], other=0.0)
-        wide = tl.where(mine, wide, 0.0)  # as it is; but computed: `linear.py` says why
+        wide = tl.where(mine, wide, 0.0)  # no change in value, but a computed operand; see `linear.py`
         if up == 1:
             sums += tl.sum(wide.to(tl.float32), 0)
         else:
@@ -196,12 +196,17 @@ def _bottleneck_weights(
             tl.store(d_down_bias + slot.to(tl.int64) * size + units, narrow_sums, mask=real)
 
 
-PROGRAMS = 128  # about as many as a large GPU runs side by side: with few tokens a tile's columns are shared out
+# About the number of programs that a large GPU runs in parallel. With few tokens, several programs share the columns of
+# a tile.
+PROGRAMS = 128
 
 
 def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, int, int]:
-    """Columns of a block, columns of a program, warps and stages: for up to 64 units in bf16 as they were fastest for
-    BERT-base on an H200, otherwise as they fit into the registers and the shared memory of smaller GPUs, too."""
+    """The columns of a block, the columns of a program, warps and stages.
+
+    For up to 64 units in bf16 they were the fastest for BERT-base on an H200. Otherwise they fit into the registers and
+    shared memory of smaller GPUs too.
+    """
     if exact:
         block, warps, stages = (32, 8, 2) if units <= 64 else (16, 4, 2)
     else:
@@ -212,8 +217,10 @@ def _tile(tiles: int, width: int, units: int, exact: bool) -> tuple[int, int, in
 
 
 def _chunks(slots: int, units: int, exact: bool) -> tuple[int, int, int, int, tuple[int, ...]]:
-    """Tokens and columns of a block, warps and stages of the weights' gradients, and what is launched: where there is
-    much to do, a program for one matrix alone, which takes fewer registers. As they were fastest on an H200."""
+    """For the weight gradients: tokens and columns of a block, warps, stages, and the values of WHICH to launch.
+
+    They were the fastest on an H200. With much work, each matrix gets its own launch, which takes fewer registers.
+    """
     if exact:
         return 32, 32, 4, 2, (2,)
     if slots <= 4:
@@ -221,11 +228,13 @@ def _chunks(slots: int, units: int, exact: bool) -> tuple[int, int, int, int, tu
     return (64, 64, 4, 3, (2,)) if units <= 64 else (64, 128, 4, 3, (0, 1))
 
 
-def _units(size: int) -> int:
+def _padded_units(size: int) -> int:
+    """The hidden units as a power of two, at least 16."""
     return max(16, triton.next_power_of_2(size))
 
 
-def _chances(p: float, site: int) -> tuple[int, int, float]:
+def _dropout(p: float, site: int) -> tuple[int, int, float]:
+    """The kernel arguments site, limit and rescale."""
     return site_of(site), limit_of(p), 1.0 / (1.0 - p)
 
 
@@ -234,7 +243,7 @@ class _Bottleneck(torch.autograd.Function):
     def forward(
         ctx: Any,
         h: Tensor,
-        x: Tensor | None,  # None: it reads h itself
+        x: Tensor | None,  # None: x is h
         down: Tensor,
         down_bias: Tensor,
         up: Tensor,
@@ -253,12 +262,12 @@ class _Bottleneck(torch.autograd.Function):
         exact = h.dtype == torch.float32
         hidden, acted = torch.empty(2, tokens, size, device=h.device, dtype=h.dtype).unbind()
         out = torch.empty_like(h)
-        m = _units(size)
+        m = _padded_units(size)
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_forward[(tiles, triton.cdiv(width, share))](
             h, read, hidden, acted, out, low_down, down_bias, low_up, up_bias, layout.tile_slot, layout.slot_start,
-            layout.seeds, *_chances(p, site), down_bias.stride(0), low_down.stride(0), width, size, share, p > 0.0,
+            layout.seeds, *_dropout(p, site), down_bias.stride(0), low_down.stride(0), width, size, share, p > 0.0,
             kind, layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         ctx.save_for_backward(read, hidden, acted, low_down, low_up)
@@ -274,12 +283,12 @@ class _Bottleneck(torch.autograd.Function):
         size = hidden.shape[1]
         exact = g.dtype == torch.float32
         dz, dx = torch.empty_like(hidden), torch.empty_like(g)
-        m = _units(size)
+        m = _padded_units(size)
         tiles = tokens // layout.align
         block, share, warps, stages = _tile(tiles, width, m, exact)
         _bottleneck_backward[(tiles, triton.cdiv(width, share))](
             g, hidden, dz, dx, low_down, low_up, layout.tile_slot, layout.slot_start, layout.seeds,
-            *_chances(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
+            *_dropout(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
             layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
         like: dict[str, Any] = {"device": g.device, "dtype": torch.float32}
@@ -291,7 +300,7 @@ class _Bottleneck(torch.autograd.Function):
             programs = triton.cdiv(size, part) * (2 if which == 2 else 1)
             _bottleneck_weights[(layout.slots, triton.cdiv(width, block), programs)](
                 g, read, acted, dz, d_down, d_down_bias, d_up, d_up_bias, layout.slot_start, layout.slot_end,
-                layout.seeds, *_chances(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, chunk, part, block,
+                layout.seeds, *_dropout(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, chunk, part, block,
                 exact, num_warps=warps, num_stages=stages,
             )  # fmt: skip
         dh, dread = (dx, None) if ctx.skip else (g, dx)
@@ -308,8 +317,11 @@ def bottleneck(
     p: float = 0.0,
     site: int = 0,
 ) -> Tensor:
-    """h, x [tokens, width] (x None: h itself); `weights` are down, its bias, up, its bias, [slots, …] in float32, views
-    of one buffer; `low` are both matrices in h's type, views of another. With `p` dropout is applied to h first, as
-    `dropout.dropout(h, p, site, layout)` would; x is None then."""
+    """h + adapter(x): h, x [tokens, width] → [tokens, width]; x is h if it is None.
+
+    `weights` are down, its bias, up and its bias, [slots, …] in float32, views of one buffer. `low` has both matrices
+    in h's type, views of another buffer. If `p` > 0, dropout is applied to h first, as by
+    `dropout.dropout(h, p, site, layout)`; x must be None then.
+    """
     assert p == 0.0 or x is None
     return _Bottleneck.apply(h, x, *weights, *low, ACTIVATIONS[activation], layout, p, site)

@@ -1,4 +1,4 @@
-"""Dropout of token states: each slot's decisions depend on its own seed and on places within its own tokens alone."""
+"""Dropout of token states. A slot's mask depends only on its seed and on the position within its own tokens."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def _drop(
 
 
 def _run(x: Tensor, p: float, site: int, tables: tuple[Tensor, Tensor, Tensor], align: int) -> Tensor:
+    """x with dropout; `tables` are tile_slot, slot_start and seeds."""
     x = x.contiguous()
     out = torch.empty_like(x)
     width = x.shape[-1]
@@ -44,21 +45,21 @@ def _run(x: Tensor, p: float, site: int, tables: tuple[Tensor, Tensor, Tensor], 
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
-        ctx.rest = rest
-        return _run(x, *rest)
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        ctx.arguments = arguments
+        return _run(x, *arguments)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _run(grad, *ctx.rest), None, None, None, None
+        return _run(grad, *ctx.arguments), None, None, None, None
 
 
 def dropout(x: Tensor, p: float, site: int, layout: Layout) -> Tensor:
-    """Of states [.., tokens, width]; `site` tells one call in a pass from another."""
+    """Dropout of states [.., tokens, width]. `site` distinguishes the calls in a pass."""
     tables = layout.tile_slot, layout.slot_start, layout.seeds
     return _Dropout.apply(x, p, site, tables, layout.align)
 
 
 def dropout_rows(x: Tensor, p: float, site: int, each: int, layout: Layout, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Of rows [slots * each, width], `each` of them a slot; `tables` are [0, 1, …] and [0, each, …], one a slot."""
+    """Dropout of rows [slots * each, width], `each` rows per slot. `tables` are [0, 1, …] and [0, each, …], [slots]."""
     return _Dropout.apply(x, p, site, (*tables, layout.seeds), each)

@@ -1,6 +1,6 @@
-"""Hard-concrete gates on a difference (`intarsia/methods/gates.py`), drawn by hashing: one kernel forward, one back.
+"""Hard-concrete gates on a difference (`intarsia/methods/gates.py`), drawn by hashing. One kernel forward, one back.
 
-The way back adds the gradient of the penalty on the expected number of open gates, which is read from the same numbers.
+The backward kernel also adds the gradient of the penalty on the expected number of open gates.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def _backward(
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, difference: Tensor, alpha: Tensor, seeds: Tensor, *rest: Any) -> Tensor:
+    def forward(ctx: Any, theta: Tensor, difference: Tensor, alpha: Tensor, seeds: Tensor, *numbers: Any) -> Tensor:
         theta, difference, alpha = theta.contiguous(), difference.contiguous(), alpha.contiguous()
         ctx.save_for_backward(difference, alpha, seeds)
-        ctx.rest = rest
-        site, edge, left, right, *_ = rest
+        ctx.numbers = numbers
+        site, edge, left, right, *_ = numbers
         out = torch.empty_like(theta)
         _forward[_grid(out)](theta, difference, alpha, out, seeds, site, out.numel(), edge, left, right, BLOCK)
         return out
@@ -69,10 +69,10 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         difference, alpha, seeds = ctx.saved_tensors
-        found = torch.empty_like(difference), torch.empty_like(alpha)
-        size, (site, *numbers) = alpha.numel(), ctx.rest
-        _backward[_grid(alpha)](grad.contiguous(), difference, alpha, *found, seeds, site, size, *numbers, BLOCK)
-        return None, *found, None, *(None for _ in ctx.rest)
+        gradients = torch.empty_like(difference), torch.empty_like(alpha)
+        size, (site, *numbers) = alpha.numel(), ctx.numbers
+        _backward[_grid(alpha)](grad.contiguous(), difference, alpha, *gradients, seeds, site, size, *numbers, BLOCK)
+        return None, *gradients, None, *(None for _ in ctx.numbers)
 
 
 def _grid(x: Tensor) -> tuple[int]:
@@ -83,7 +83,10 @@ def gated(
     theta: Tensor, difference: Tensor, alpha: Tensor, site: int, layout: Layout, edge: float, left: float, right: float,
     penalty: float,
 ) -> Tensor:  # fmt: skip
-    """theta + difference * gates, in theta's type; of the pass's first slot. `site` tells one call in a pass from
-    another. alpha's gradient has `penalty` times that of the expected number of open gates in it."""
+    """theta + difference * gates in theta's type, with the seed of the pass's first slot.
+
+    `site` distinguishes the calls in a pass. The gradient of alpha includes `penalty` times that of the expected number
+    of open gates.
+    """
     shift = math.log(-left / right)
     return _Gated.apply(theta, difference, alpha, layout.seeds, site_of(site), edge, left, right, penalty, shift)

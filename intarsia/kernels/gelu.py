@@ -1,5 +1,8 @@
-"""The base's GELU in bf16. Its exact form takes an error function, which costs more than reading and writing; this one
-is within 1e-6 of it (Abramowitz and Stegun, 7.1.26), far below bf16's own steps."""
+"""The base's GELU in bf16, with an approximate error function.
+
+The exact error function costs more than reading and writing the tensor. The approximation (Abramowitz and Stegun,
+7.1.26) is within 1e-6 of it, far below the resolution of bf16.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _BLOCK = 2048
 
 @triton.jit
 def _below(x):
-    """The normal distribution's share below x, and its density there."""
+    """The normal distribution's cumulative probability and density at x."""
     t = 1.0 / (1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(x))
     bell = tl.exp2(x * x * -0.7213475204444817)  # e to the -x²/2
     poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
@@ -58,4 +61,5 @@ class _Gelu(torch.autograd.Function):
 
 
 def gelu(x: Tensor) -> Tensor:
+    """GELU of each element."""
     return _Gelu.apply(x)

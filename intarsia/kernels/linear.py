@@ -1,4 +1,4 @@
-"""x W' + b with each slot's own W and b on its own tokens (grouped matrix products)."""
+"""x W' + b, where each slot has its own W and b for its own tokens (grouped matrix products)."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ def _linear_weights(
         rows = (at + tl.arange(0, ALIGN)).to(tl.int64)
         back = tl.load(g + rows[:, None] * outer + o[None, :], mask=(o < outer)[None, :], other=0.0)
         read = tl.load(x + rows[:, None] * inner + i[None, :], mask=(i < inner)[None, :], other=0.0)
-        # Of a block that a product and a sum read, Triton (3.8, too) keeps one copy too few while it loads ahead: the
-        # next is written to where a product under way still reads (github.com/triton-lang/triton/pull/7110). It waits
-        # for a product whose other side is computed, as here.
+        # When one loop feeds a block to both a matrix product and a sum, Triton (also 3.8) allocates one buffer too few
+        # for loading ahead. The next block is then written where a running product still reads
+        # (github.com/triton-lang/triton/pull/7110). Triton waits for a product whose other operand is computed, as
+        # `read` is here.
         read = tl.where((rows < end)[:, None], read, 0.0)
         total = tl.dot(tl.trans(back), read, total, input_precision="ieee" if EXACT else "tf32")
         if HAS_BIAS:
@@ -70,11 +71,12 @@ def _linear_weights(
 
 
 def _block(size: int, most: int) -> int:
+    """The block size for a dimension: a power of two, at least 16 and at most `most`."""
     return max(16, min(most, triton.next_power_of_2(size)))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, *, transposed: bool) -> Tensor:
-    """x @ weight[slot]' (weight [slots, out, in]), or x @ weight[slot] if not `transposed`."""
+    """x @ weight[slot]' with weight [slots, out, in], or x @ weight[slot] if not `transposed`."""
     x = x.contiguous()
     outer = weight.shape[1 if transposed else 2]
     inner = x.shape[1]
@@ -91,7 +93,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout, *, t
 
 
 def weight_gradient(g: Tensor, x: Tensor, layout: Layout, *, bias: bool) -> tuple[Tensor, Tensor | None]:
-    """[slots, out, in] g' x over each slot's tokens, and [slots, out] the sums of g, in float32."""
+    """g' x over each slot's tokens [slots, out, in], and with `bias` the sums of g [slots, out]; in float32."""
     outer, inner = g.shape[1], x.shape[1]
     dw = torch.empty(layout.slots, outer, inner, device=g.device, dtype=torch.float32)
     db = torch.empty(layout.slots, outer, device=g.device, dtype=torch.float32) if bias else None
@@ -123,5 +125,5 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, low: Tensor, layout: Layout) -> Tensor:
-    """x [tokens, in] → [tokens, out]; `weight` [slots, out, in] in float32, `low` the same in x's type."""
+    """x [tokens, in] → [tokens, out]. `weight` [slots, out, in] is in float32; `low` is its copy in x's type."""
     return _Linear.apply(x, weight, bias, low, layout)

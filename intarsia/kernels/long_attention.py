@@ -1,7 +1,7 @@
-"""Attention within segments that are too long for one block: queries and keys go block by block.
+"""Attention within segments that are too long for one block: queries and keys are processed block by block.
 
-On the way forward the softmax is made as the keys come by, and the logarithm of its sum is kept; on the way back one
-program goes over the keys for a block of queries, another over the queries for a block of keys.
+The forward kernel computes the softmax online over the blocks of keys, and stores the logarithm of its sum. Backward,
+`_long_queries` iterates over the keys for a block of queries, and `_long_keys` over the queries for a block of keys.
 """
 
 from __future__ import annotations

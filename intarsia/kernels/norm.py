@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intarsia.kernels import ROWS, Layout
 
-BACK = 16  # tokens of a program on the way back; divides every `align`
+BACK = 16  # tokens per program of the backward kernel; divides every `align`
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _norm_backward(
     x, g, dx, means, scales, gain, gains, biases, tile_slot, stride, width,
     ALIGN: tl.constexpr, R: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """R tokens, STEP at a time; their part of the gradients by gain and bias is summed on the way."""
+    """The gradient for R tokens, STEP at a time; also sums their part of the gradients of gain and bias."""
     tile = tl.program_id(0)
     slot = tl.load(tile_slot + tile * R // ALIGN).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -87,7 +87,7 @@ def _sum_by_slot(
 
 
 def summed(parts: Tensor, layout: Layout, per: int) -> Tensor:
-    """[n, slots, width] sums of parts [n, tokens / per, width] in float32."""
+    """The sums over each slot: parts [n, tokens / per, width] → [n, slots, width], in float32."""
     n, tiles, width = parts.shape
     out = parts.new_empty(n, layout.slots, width)
     grid = (layout.slots, triton.cdiv(width, 64), n)
@@ -127,10 +127,10 @@ class _Norm(torch.autograd.Function):
             x, grad, dx, means, scales, gain, gains[0], gains[1], layout.tile_slot, gain.stride(0), width,
             layout.align, BACK, 2, block, num_warps=4,
         )  # fmt: skip
-        found = summed(gains if ctx.has_bias else gains[:1], layout, BACK)
-        return dx, found[0], found[1] if ctx.has_bias else None, None, None
+        sums = summed(gains if ctx.has_bias else gains[:1], layout, BACK)
+        return dx, sums[0], sums[1] if ctx.has_bias else None, None, None
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float, layout: Layout) -> Tensor:
-    """x [tokens, width], gain and bias [slots, width] in float32, views of one buffer (equal strides)."""
+    """x [tokens, width] normalised. gain and bias [slots, width] are float32 views of one buffer (equal strides)."""
     return _Norm.apply(x, gain, bias, eps, layout)

@@ -1,8 +1,8 @@
-"""What a slot's own keys and values (prefix tuning) add to attention within segments.
+"""Attention of a slot's tokens to the slot's own keys and values (prefix tuning).
 
-All of a slot's tokens see the same prefix, whatever segment they are in: a program takes a tile of them. It joins what
-the segment gave with what the prefix gives, by the sums of their softmaxes; on the way back it parts the gradient
-again, and the segments' kernels are told how the sum of theirs changes (`apart`).
+All tokens of a slot attend to the same prefix, so a program handles a tile of tokens of any segments. It combines the
+attention within the segment and the attention to the prefix, weighted by the sums of their softmaxes. Backward, it
+splits the gradient between the two, and gives the segments' kernels the gradient of their softmax sums (`apart`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Seen(NamedTuple):
     """The prefixes of all slots in one layer, in the base's precision."""
 
     keys: Tensor  # [slots, P, heads * width]
-    values: Tensor
-    site: int  # of the dropout on their probabilities
+    values: Tensor  # the same shape
+    site: int  # of the dropout on the attention probabilities
 
 
 @triton.jit
@@ -32,8 +32,8 @@ def _over_prefix(
     qs, ks, size, scale, seed, site, limit, local, head, DROP: tl.constexpr, T: tl.constexpr, P: tl.constexpr,
     HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """The probabilities of a tile's queries over the prefix alone [T, P], which of them dropout keeps, and the
-    logarithm of their sum."""
+    """The probabilities [T, P] of a tile's queries over the prefix only, dropout's mask, and the log of the softmax
+    sum."""
     columns = tl.arange(0, P)
     scores = tl.dot(qs, tl.trans(ks), input_precision="ieee" if EXACT else "tf32") * (scale * LOG2_E)
     scores = tl.where((columns < size)[None, :], scores, float("-inf"))
@@ -49,8 +49,8 @@ def _over_prefix(
 
 @triton.jit
 def _parted(p, keep, log, others, gs, first, vs, rescale, DROP: tl.constexpr, EXACT: tl.constexpr):
-    """What a gradient comes to: the prefix's share in it and its probabilities after dropout, how the logarithm of the
-    segments' sums changes (`others`; `first` is what they gave), and the prefix's scores."""
+    """The prefix's share of the output, its probabilities after dropout, and the gradients of the log of the segments'
+    softmax sums (`others`) and of the prefix's scores. `first` is the output of the attention within segments."""
     share = 1.0 / (1.0 + tl.exp2(others - log))
     dropped, dp = p, tl.dot(gs, tl.trans(vs), input_precision="ieee" if EXACT else "tf32")
     if DROP:
@@ -96,7 +96,8 @@ def _prefix_backward(
     token_stride, grad_stride, slot_stride, DROP: tl.constexpr, T: tl.constexpr, P: tl.constexpr, D: tl.constexpr,
     WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of what the segments gave, of their sums' logarithms, and the queries' share by the prefix."""
+    """The gradients of the segments' output and of the log of their softmax sums, and the prefix's part of the
+    queries' gradient."""
     tile, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(tile_slot + tile)
     seed, local = tl.load(seeds + slot), tile * T - tl.load(slot_start + slot)
@@ -126,7 +127,7 @@ def _prefix_weights(
     token_stride, slot_stride, DROP: tl.constexpr, T: tl.constexpr, P: tl.constexpr, D: tl.constexpr,
     WIDE: tl.constexpr, HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a slot's keys and values: over its tiles, one after another."""
+    """The gradients of a slot's keys and values, summed over its tiles one after another."""
     slot, head = tl.program_id(0), tl.program_id(1)
     start, end = tl.load(slot_start + slot), tl.load(slot_end + slot)
     seed = tl.load(seeds + slot)
@@ -164,6 +165,7 @@ class Joined:
         self.seen, self.scale, self.p, self.layout = seen, scale, p, layout
 
     def forward(self, q: Tensor, own: Tensor, sums: Tensor) -> Tensor:
+        """The output of segment and prefix; `own` and `sums` are the segments' output and logs of softmax sums."""
         out = torch.empty_like(own)
         keys, values, _ = self.seen
         layout = self.layout
@@ -174,8 +176,10 @@ class Joined:
         return out
 
     def backward(self, q: Tensor, own: Tensor, sums: Tensor, g: Tensor, dq: Tensor) -> tuple[Tensor, ...]:
-        """What the segments' kernels take back in place of g, and the change of their sums; the gradients of keys and
-        values. dq is begun."""
+        """The gradients of the segments' output and of the log of their sums, and of the prefix's keys and values.
+
+        Writes the prefix's part of the queries' gradient to dq; the segments' kernels add theirs.
+        """
         keys, values, _ = self.seen
         layout, heads = self.layout, q.shape[1]
         g_own, apart = torch.empty_like(g), torch.empty_like(sums)
@@ -187,11 +191,12 @@ class Joined:
         _prefix_weights[(layout.slots, heads)](
             q, own, sums, keys, values, g, d_keys, d_values, layout.slot_start, layout.slot_end, layout.seeds,
             *self._numbers(), q.stride(0), keys.stride(0), *self._constants(q), num_warps=4,
-            num_stages=1,  # more would not fit smaller GPUs
+            num_stages=1,  # more stages would not fit smaller GPUs
         )  # fmt: skip
         return g_own, apart, d_keys, d_values
 
     def _numbers(self) -> tuple[int | float, ...]:
+        """site, limit, rescale, scale, size."""
         rescale = 1.0 / (1.0 - self.p)
         return site_of(self.seen.site), limit_of(self.p), rescale, self.scale, self.seen.keys.shape[1]
 

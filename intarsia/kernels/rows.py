@@ -1,4 +1,4 @@
-"""A slot's vector for each of its tokens, and one vector for each segment."""
+"""Copying a slot's vector to each of its tokens, and pooling each segment to one vector."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Spread(torch.autograd.Function):
 
 
 def spread(table: Tensor, dtype: torch.dtype, layout: Layout) -> Tensor:
-    """[slots, width] → [tokens, width], each token its owner's, in `dtype`."""
+    """The vector of each token's slot: [slots, width] → [tokens, width] in `dtype`."""
     return _Spread.apply(table, dtype, layout)
 
 
@@ -118,8 +118,8 @@ class _Pool(torch.autograd.Function):
 
 
 def pool(x: Tensor, rows: int, mean: bool, layout: Layout) -> Tensor:
-    """[tokens, width] → [rows, width] in float32: the mean of each of the first `rows` segments, or its first token.
+    """The mean (or the first token) of each of the first `rows` segments: [tokens, width] → [rows, width] in float32.
 
-    A segment of no tokens gives zeros.
+    A segment without tokens gives zeros.
     """
     return _Pool.apply(x, rows, mean, layout)

@@ -1,4 +1,4 @@
-"""What all attention kernels have in common: scores of a block of queries over a block of keys, and their dropout."""
+"""Shared parts of the attention kernels: scores of a block of queries over a block of keys, and their dropout."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from intarsia.kernels import LONGEST, fences
 from intarsia.kernels.mixing import kept
 
 fences.mend()
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e to the x is 2 to the x times this
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)  # e^x = 2^(x * LOG2_E)
 SPAN: tl.constexpr = tl.constexpr(LONGEST)
 
 
 @triton.jit
 def owned_by(row, row_start, tile_slot, slot_start, seeds, ALIGN: tl.constexpr):
-    """Where a segment begins, its slot's seed, and its place within the slot."""
+    """A segment's first token, its slot's seed, and its position within the slot's tokens."""
     start = tl.load(row_start + row)
     slot = tl.load(tile_slot + start // ALIGN)
     return start, tl.load(seeds + slot), start - tl.load(slot_start + slot)
@@ -26,7 +26,7 @@ def scores_of(
     q, k, table, head, rows, columns, length, scale, middle,
     RELATIVE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """[rows, columns] as powers of two; -inf for keys behind the segment's end."""
+    """The scores [rows, columns] as exponents of 2; -inf for keys after the segment's end."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee" if EXACT else "tf32") * (scale * LOG2_E)
     if RELATIVE:
         distance = columns[None, :] - rows[:, None] + middle
@@ -37,14 +37,14 @@ def scores_of(
 
 @triton.jit
 def kept_of(seed, site, limit, local, rows, columns, head, HEADS: tl.constexpr):
-    """Which of them dropout keeps; `local` is the segment's place within its slot."""
+    """Dropout's mask [rows, columns]; `local` is the segment's position within its slot."""
     index = ((local + rows)[:, None] * HEADS + head) * SPAN + columns[None, :]
     return kept(seed, site, index, limit)
 
 
 @triton.jit
 def scatter_by_distance(to, head, rows, columns, length, middle, change):
-    """Add a block's change of the scores to the relative positions' own."""
+    """Add the gradient of a block of scores to that of the relative position bias."""
     distance = columns[None, :] - rows[:, None] + middle
     near = (rows < length)[:, None] & (columns < length)[None, :]
     tl.atomic_add(to + head * (2 * middle + 1) + distance, change, mask=near, sem="relaxed")

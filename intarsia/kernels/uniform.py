@@ -1,4 +1,4 @@
-"""Random numbers for the tensors of a job that is alone: a function of its seed, the call in the pass and the place."""
+"""Random numbers for an exclusive job's tensors: a hash of its seed, the call in the pass and the element."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _uniform(out, seeds, site, count, BLOCK: tl.constexpr):
 
 
 def uniform(shape: Sequence[int], site: int, layout: Layout) -> Tensor:
-    """Numbers between 0 and 1, in float32, of the pass's first slot; `site` tells one call in a pass from another."""
+    """Numbers between 0 and 1 in float32, with the seed of the pass's first slot. `site` distinguishes the calls in a
+    pass."""
     out = torch.empty(tuple(shape), device=layout.seeds.device)
     _uniform[(math.ceil(out.numel() / 1024),)](out, layout.seeds, site_of(site), out.numel(), 1024)
     return out

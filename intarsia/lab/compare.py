@@ -5,8 +5,8 @@ from intarsia.lab.compare import compare
 found = compare("reviews.csv", ["houlsby-64", "lora", "full"], seeds=3)
 found.row("lora").score
 
-Every run's result is stored when it ends, and a run's state while it goes on: a comparison that was killed goes on when
-called again, and one that has ended is drawn again without training.
+All runs are one queue and share passes. Every run's result is stored when it ends, and the state of the runs under way:
+a comparison that was killed goes on when called again, and a finished one is drawn again without training.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia import files, provenance
 from intarsia.errors import IntarsiaError, check_extra
-from intarsia.lab.bench import Bench, Watch
 from intarsia.lab.comparison import Comparison, in_order
 from intarsia.methods import Method, parse
 from intarsia.tasks import TaskData, load_data
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.lab.no_bert import SearchWatch
     from intarsia.tasks.heads import Pooling
     from intarsia.train.job import Job
+    from intarsia.train.runner import RunnerWatch
 
 METHODS = ("houlsby-64", "pfeiffer", "lora", "bitfit", "layernorm", "top-2", "features", "full", "lt-sft-0.5%")
 
@@ -48,8 +49,10 @@ def compare(
     max_length: int | None = None,
     metric: str | None = None,
     no_bert: float | None = None,
+    together: int | None = None,
     command: str | None = None,
-    watch: Watch | None = None,
+    watch: RunnerWatch | None = None,
+    search_watch: SearchWatch | None = None,
     **columns: Any,
 ) -> Comparison:
     """Train each method with the seeds 0 … `seeds` - 1 and score it on test; the best epoch is chosen on dev.
@@ -57,10 +60,15 @@ def compare(
     `data` and `columns` are as for `load_data`, which splits with one seed for all runs. Settings that are not given
     are each method's own recipe. `no_bert` is a number of minutes to search for a model without a transformer. Results
     go to `folder`. A method that diverges, or that this encoder cannot have, is a row with its reason.
+
+    `together` is the number of runs that share a pass (None: as many as fit). The time of a run is its share of these
+    passes by tokens; with `together=1` every run is trained and timed alone. `watch` is told of the runs,
+    `search_watch` of the search without a transformer.
     """
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
     from intarsia.lab.comparison_files import write
+    from intarsia.lab.comparison_runs import search_without_transformer, train_rows
     from intarsia.tasks.heads import Head
     from intarsia.tasks.kind_registry import default_length
 
@@ -80,13 +88,12 @@ def compare(
     base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
     Head(1, pooling).tensors(base.shape)  # raises where this base has no such pooling
     with _own_folder(Path(folder)) as runs:
-        bench = Bench(base, runs, jobs, no_bert, metric, watch)
-        rows = bench.run()
-        baseline = None if no_bert is None else bench.search(task, no_bert)
-        bench.tidy()
-        found = Comparison(
-            metric, task.kind, seeds, in_order(rows), baseline, _provenance(base, task, given, pooling, seeds, command)
-        )
+        rows = train_rows(jobs, base, runs, metric, together=together, watch=watch)
+        baseline = None
+        if no_bert is not None:
+            baseline = search_without_transformer(task, no_bert, metric, runs, search_watch)
+        known = _provenance(base, task, given, pooling, seeds, command)
+        found = Comparison(metric, task.kind, seeds, in_order(rows), baseline, known)
         write(found, folder)
     return found
 

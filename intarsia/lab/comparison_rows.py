@@ -51,7 +51,8 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         )
     notes += [
         f"Scores times 100 on {rows['test']:,} test rows, after training on {rows['train']:,} rows: {intervals}.",
-        "Parameters are those of the method, without the head. Time is the duration of one run, up to its test score.",
+        "Parameters are those of the method, without the head. Time is the mean of one run, up to its test score; runs "
+        "that share passes count their share by tokens.",
     ]
     if comparison.baseline is not None:
         if comparison.baseline_score is None:

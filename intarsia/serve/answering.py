@@ -29,7 +29,7 @@ def answer(requests: Sequence[tuple[str, Text]], tasks: Mapping[str, Served], pr
     for name, task in tasks.items():
         interface = task.interface
         indices = [i for i, request in enumerate(requests) if request[0] == name]
-        examples = [interface.task_kind.asked(requests[i][1], name, interface.pairs) for i in indices]
+        examples = [interface.task_kind.parse_request(requests[i][1], name, interface.pairs) for i in indices]
         inputs = interface.inputs(examples, predictor.encoder)
         of_task = slice(len(rows), len(rows) + len(inputs.segments))
         by_task[name] = _TaskRequests(indices, examples, inputs, of_task)

@@ -1,4 +1,4 @@
-"""Tasks: examples with labels, where they come from, and how well they are predicted."""
+"""Tasks: data loading, task kinds (inputs, loss, metric, answers), heads and public task suites."""
 
 from intarsia.tasks.data import load_data
 from intarsia.tasks.examples import Example, Kind, TaskData

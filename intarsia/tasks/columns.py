@@ -1,4 +1,4 @@
-"""Which columns hold the text, its pair and the label."""
+"""Finding the columns of the text, its pair and the label."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.tables import Table
 
-# The first name of each is the project's own: it is taken even where a column with another of the names stands by it.
+# The first name of each tuple is Intarsia's own: it wins if a table also has columns with other names of the tuple.
 TEXT_NAMES = ("text", "sentence", "content", "tweet")
 LABEL_NAMES = ("label", "labels", "class", "category", "score", "target")
 PAIR_NAMES = (
@@ -22,16 +22,18 @@ PAIR_NAMES = (
 
 @dataclass(frozen=True)
 class Columns:
+    """The names of a table's text, pair and label columns."""
+
     text: str
     pair: str | None
-    label: str | None  # None: of kinds that have none
+    label: str | None  # None for kinds without labels
 
     @property
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
 
 
-# The columns of kinds that have names of their own: the text, its pair, the label.
+# The default columns (text, pair, label) of kinds that have their own column names.
 OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
     "tags": ("tokens", None, "tags"),
     "span": ("question", "context", "answers"),
@@ -41,54 +43,58 @@ OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
 def find_own_columns(
     table: Table, text: str | None, pair: str | None, label: str | None, kind: Kind | None
 ) -> tuple[Kind, Columns] | None:
-    """The kind and the columns of a table that has all columns of one of these kinds, or is said to be of one."""
+    """The kind and columns of a table whose kind has its own column names (or is `words`), else None.
+
+    The kind is given by `kind`, or found if the table has all default columns of a kind and no column is named.
+    """
     if kind == "words":
         return kind, _plain_texts(table, text, pair, label)
-    for own, (first, second, last) in OWN_NAMES.items():
-        needed = {first, last} | ({second} if second else set())
-        if kind == own:
-            columns = Columns(text or first, pair or second, label or last)
+    for own_kind, (own_text, own_pair, own_label) in OWN_NAMES.items():
+        needed = {own_text, own_label} | ({own_pair} if own_pair else set())
+        if kind == own_kind:
+            columns = Columns(text or own_text, pair or own_pair, label or own_label)
         elif kind is None and text is pair is label is None and needed <= set(table.columns):
-            columns = Columns(first, second, last)
+            columns = Columns(own_text, own_pair, own_label)
         else:
             continue
         for role, name in (("text", columns.text), ("pair", columns.pair), ("label", columns.label)):
-            _check_there(table, role, name)
-        return own, columns
+            _check_exists(table, role, name)
+        return own_kind, columns
     return None
 
 
 def _plain_texts(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
+    """The text column for the kind `words`, which has neither pair nor label."""
     if pair is not None or label is not None:
-        raise DataError(f"{table.name}: kind='words' is for plain texts. Name text= alone, not {pair or label!r}.")
+        raise DataError(f"{table.name}: kind='words' takes plain texts only. Name text= only, not {pair or label!r}.")
     first, second = find_texts(table, text, None)
     if second is not None:
-        raise DataError(f"{table.name}: kind='words' is for single texts, not pairs. Name one column with text=.")
+        raise DataError(f"{table.name}: kind='words' takes single texts, not pairs. Name one column with text=.")
     return Columns(first, None, None)
 
 
 def find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
-    """The columns that were named, and for what was not named the ones with a conventional name."""
+    """The named columns; a role that is not named gets the column with a conventional name."""
     text, pair = find_texts(table, text, pair)
-    _check_there(table, "label", label)
+    _check_exists(table, "label", label)
     label = label or _find_label(table)
     if label in (text, pair):
-        raise DataError(f"{table.name}: column {label!r} cannot be both text and label. Name the other one.")
+        raise DataError(f"{table.name}: column {label!r} cannot be both text and label. Name another with label=.")
     return Columns(text, pair, label)
 
 
 def find_texts(table: Table, text: str | None, pair: str | None) -> tuple[str, str | None]:
-    """The columns of the text and of its pair, if there is one. Naming `text` alone means single texts."""
+    """The columns of the text and its pair, if any. If only `text` is named, the examples are single texts."""
     if text is None and pair is not None:
-        raise DataError(f"pair={pair!r} was named without text. Name the column of the first text too (text=...).")
-    _check_there(table, "text", text)
-    _check_there(table, "pair", pair)
+        raise DataError(f"pair={pair!r} is named without text. Name the column of the first text too (text=...).")
+    _check_exists(table, "text", text)
+    _check_exists(table, "pair", pair)
     return _find_text(table) if text is None else (text, pair)
 
 
-def _check_there(table: Table, role: str, name: str | None) -> None:
+def _check_exists(table: Table, role: str, name: str | None) -> None:
     if name is not None and name not in table.columns:
-        raise DataError(f"{table.name}: no column {name!r} for {role}. {_there(table)}")
+        raise DataError(f"{table.name}: no column {name!r} for {role}. {_columns_found(table)}")
 
 
 def _find_text(table: Table) -> tuple[str, str | None]:
@@ -102,11 +108,11 @@ def _find_text(table: Table) -> tuple[str, str | None]:
     if pairs or singles:
         found = ", ".join([f"{first}/{second}" for first, second in pairs] + singles)
         raise DataError(
-            f"{table.name}: several columns could be the text ({found}). Name one with text=. {_there(table)}"
+            f"{table.name}: several columns could be the text ({found}). Name one with text=. {_columns_found(table)}"
         )
-    known = ", ".join([*TEXT_NAMES, *(f"{first}/{second}" for first, second in PAIR_NAMES)])
+    expected = ", ".join([*TEXT_NAMES, *(f"{first}/{second}" for first, second in PAIR_NAMES)])
     raise DataError(
-        f"{table.name}: no text column. {_there(table)} Expected one of {known}. "
+        f"{table.name}: no text column. {_columns_found(table)} Expected one of {expected}. "
         f"Name it with text= (and pair=), or add a header if the file has none."
     )
 
@@ -118,13 +124,14 @@ def _find_label(table: Table) -> str:
     if found:
         raise DataError(
             f"{table.name}: several columns could be the label ({', '.join(found)}). Name one with label=. "
-            f"{_there(table)}"
+            f"{_columns_found(table)}"
         )
     raise DataError(
-        f"{table.name}: no label column. {_there(table)} Expected one of {', '.join(LABEL_NAMES)}. Name it with "
-        f"label=, or say kind='words' to learn from plain text."
+        f"{table.name}: no label column. {_columns_found(table)} Expected one of {', '.join(LABEL_NAMES)}. "
+        f"Name it with label=, or set kind='words' to learn from plain text."
     )
 
 
-def _there(table: Table) -> str:
-    return f"Columns there: {', '.join(repr(name) for name in table.columns) or 'none'}."
+def _columns_found(table: Table) -> str:
+    """A sentence for error messages that lists the table's columns."""
+    return f"Columns found: {', '.join(repr(name) for name in table.columns) or 'none'}."

@@ -1,4 +1,4 @@
-"""A data set as a user has it, read, checked and split."""
+"""Loading a user's data set: reading, checking and splitting."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def load_data(
     seed: int = 0,
     limit: int | None = None,
 ) -> TaskData:
-    """Reads a file, a folder, a hub data set or Python objects into train, dev and test.
+    """Load a file, a folder, a hub data set or Python objects as train, dev and test.
 
-    `text`, `pair` and `label` name columns, `kind` says what the labels are; both are found out if not given. Parts
-    that the source does not have are split off with `seed`. `limit` is the most training (and dev) examples to keep.
+    `text`, `pair` and `label` name columns, and `kind` is the task kind; what is not given is inferred. Missing parts
+    are split off with `seed`. `limit` is the largest number of training (and of dev) examples to keep.
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
     if limit is not None and limit < 1:
-        raise DataError(f"limit={limit} leaves nothing to train on. Expected at least 1.")
+        raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
     gathered = gather(source)
-    tables = _texts(gathered.tables, kind)
+    tables = _join_lines(gathered.tables, kind)
     main = _training_part(gathered)
     _check_sizes(tables, main)
     own = find_own_columns(tables[main], text, pair, label, kind)
@@ -54,21 +54,21 @@ def load_data(
     if columns.label is not None:
         _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
         for name, examples in given.items():
-            _check_known(tables[name], columns.label, examples, labels)
+            _check_labels_known(tables[name], columns.label, examples, labels)
 
     parts, how = _arrange(given, hidden, seed, found_kind)
     if not all(parts.values()):
         counts = ", ".join(f"{name} {len(part)}" for name, part in parts.items())
         raise DataError(
-            f"{tables[main].name}: too few different texts to split ({counts}). Add examples, or give the parts."
+            f"{tables[main].name}: too few different texts to split ({counts}). Add examples, or give all three parts."
         )
     if limit is not None:
         if limit < len(labels):
             raise DataError(
-                f"limit={limit} is less than the {len(labels)} labels there are. Raise it to {len(labels)}."
+                f"limit={limit} is less than the number of labels, {len(labels)}. Raise it to {len(labels)}."
             )
         parts["train"] = sample(parts["train"], limit, seed=seed, kind=found_kind)
-        parts["dev"] = sample(parts["dev"], limit, seed=seed, kind=found_kind)  # no more to choose by
+        parts["dev"] = sample(parts["dev"], limit, seed=seed, kind=found_kind)  # a small run needs no larger dev part
     provenance = {
         **gathered.origin,
         "columns": {"text": columns.text, "pair": columns.pair, "label": columns.label},
@@ -90,28 +90,28 @@ def load_examples(
     pair: str | None = None,
     label: str | None = None,
 ) -> list[Example]:
-    """Labelled examples to measure a trained task on: the test part of a source, or all rows where it has no parts.
+    """Labelled examples to evaluate a trained task on: the test part of a source, or all rows if it has no parts.
 
-    As in `load_data`, dev serves where test is missing or hidden. Rows without parts are not split here, so they may
-    be rows that the task was trained on.
+    As in `load_data`, dev is used if test is missing or has hidden labels. A source without parts is not split here, so
+    its rows may be among those that the task was trained on.
     """
-    tables = _texts(gather(source).tables, kind)
+    tables = _join_lines(gather(source).tables, kind)
     usable = [tables[name] for name in ("test", "dev", "all") if name in tables]
     if not usable:
-        raise DataError("there is a train part only, on which nothing can be measured. Add test, or give one file.")
+        raise DataError("the data has only a train part. Evaluation needs a test part: add it, or give one file.")
     main = tables.get("train", usable[-1])
     own = find_own_columns(main, text, pair, label, kind)
     columns = own[1] if own else find_columns(main, text, pair, label)
-    table = next((some for some in usable if not _unlabelled(some, columns)), usable[0])
+    table = next((part for part in usable if not _unlabelled(part, columns)), usable[0])
     _check_not_empty(table)
     examples = _examples(table, columns, kind)
     if columns.label is not None:
-        _check_known(table, columns.label, examples, labels)
+        _check_labels_known(table, columns.label, examples, labels)
     return examples
 
 
 def load_texts(path: str | Path, *, text: str | None = None, pair: str | None = None) -> list[str | tuple[str, str]]:
-    """The texts of a file, or its pairs of texts; labels are not looked at."""
+    """The texts or text pairs of a file; labels are ignored."""
     table = table_of_file(Path(path).expanduser())
     first, second = find_texts(table, text, pair)
     if table.lines:
@@ -123,7 +123,7 @@ def load_texts(path: str | Path, *, text: str | None = None, pair: str | None = 
 
 
 def load_sentences(path: str | Path, *, text: str | None = None) -> list[tuple[str, ...]]:
-    """The sentences of a file: its lists of words, or its texts, whose words are separated by white space."""
+    """The sentences of a file: lists of words, or texts that are split at white space."""
     from intarsia.tasks.tagging import read_words
 
     table = table_of_file(Path(path).expanduser())
@@ -131,12 +131,12 @@ def load_sentences(path: str | Path, *, text: str | None = None) -> list[tuple[s
         OWN_NAMES["tags"][0] if OWN_NAMES["tags"][0] in table.columns else find_texts(table, None, None)[0]
     )
     if column not in table.columns:
-        raise DataError(f"{table.name}: no column {column!r} for text. Columns there: {', '.join(table.columns)}.")
+        raise DataError(f"{table.name}: no column {column!r} for text. Columns found: {', '.join(table.columns)}.")
     return [read_words(row.get(column), table.where(index, column)) for index, row in enumerate(table.rows)]
 
 
 def load_questions(path: str | Path, *, text: str | None = None, pair: str | None = None) -> list[Question]:
-    """The questions of a file with their contexts; answers are not looked at."""
+    """The questions of a file with their contexts; answers are ignored."""
     from intarsia.tasks.spans import read_question
 
     table = table_of_file(Path(path).expanduser())
@@ -144,12 +144,12 @@ def load_questions(path: str | Path, *, text: str | None = None, pair: str | Non
     columns = text or first, pair or second or ""
     for column in columns:
         if column not in table.columns:
-            raise DataError(f"{table.name}: no column {column!r}. Columns there: {', '.join(table.columns)}.")
+            raise DataError(f"{table.name}: no column {column!r}. Columns found: {', '.join(table.columns)}.")
     return [read_question(row, *columns, None, table.where(index, columns[0])) for index, row in enumerate(table.rows)]
 
 
 def content_hash(parts: Parts) -> str:
-    """A hash of what the examples say, the same for the same content from any file format."""
+    """SHA-256 of the examples' content. The file format does not matter."""
     digest = hashlib.sha256()
     for name, examples in parts.items():
         for example in examples:
@@ -160,17 +160,21 @@ def content_hash(parts: Parts) -> str:
     return digest.hexdigest()
 
 
-def _texts(tables: dict[str, Table], kind: Kind | None) -> dict[str, Table]:
-    """For plain text: lines joined to texts."""
+def _join_lines(tables: dict[str, Table], kind: Kind | None) -> dict[str, Table]:
+    """The tables; for the kind `words`, lines of plain text are joined to texts."""
     if kind != "words":
         return tables
     return {name: documents(table) if table.lines else table for name, table in tables.items()}
 
 
 def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
+    """The checked examples of a table."""
     for column in columns.texts:
         if column not in table.columns:
-            raise DataError(f"{table.name}: no column {column!r} as in training. Columns there: {table.columns}.")
+            raise DataError(
+                f"{table.name}: no column {column!r}, which the training data has. "
+                f"Columns found: {', '.join(table.columns)}."
+            )
     label = columns.label
     if label is not None:
         _check_all_labelled(table, label)
@@ -200,16 +204,17 @@ def _questions(table: Table, text: str, pair: str, label: str) -> list[Example]:
 
 
 def _unlabelled(table: Table, columns: Columns) -> bool:
-    """Whether every label is missing that should be there."""
-    return columns.label is not None and all(_no_label(table, columns.label))
+    """Whether the kind needs labels and no row has one."""
+    return columns.label is not None and all(_missing_labels(table, columns.label))
 
 
-def _no_label(table: Table, column: str) -> list[bool]:
+def _missing_labels(table: Table, column: str) -> list[bool]:
+    """Per row, whether its label is missing."""
     return [is_missing(plain(row.get(column))) for row in table.rows]
 
 
 def _check_all_labelled(table: Table, column: str) -> None:
-    missing = [index for index, none in enumerate(_no_label(table, column)) if none]
+    missing = [index for index, is_none in enumerate(_missing_labels(table, column)) if is_none]
     if missing:
         more = f" ({len(missing):,} of {len(table.rows):,} rows have none)" if len(missing) > 1 else ""
         raise DataError(f"{table.where(missing[0], column)}: no label{more}. Give it a label, or drop the row.")
@@ -219,31 +224,33 @@ def _check_text(text: object, where: str) -> None:
     if text is None or (isinstance(text, str) and not text.strip()):
         raise DataError(f"{where}: the text is empty. Fill it in, or drop the row.")
     if not isinstance(text, str):
-        raise DataError(f"{where}: expected a text, found {text!r}, a {type(text).__name__}. Put it in quotes.")
+        raise DataError(f"{where}: expected a text, found {text!r} ({type(text).__name__}). Put it in quotes.")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise DataError(f"{where}: half of a surrogate pair stands alone in the text. Mend it, or drop it.") from None
+        raise DataError(f"{where}: the text has half of a surrogate pair. Correct it, or drop the row.") from None
 
 
 def _names(example: Example) -> tuple[str, ...]:
+    """The label names of an example."""
     if isinstance(example.label, tuple):
         return example.label
     return (example.label,) if isinstance(example.label, str) else ()
 
 
 def _training_part(gathered: Gathered) -> str:
+    """The name of the table to train on: `all` or `train`."""
     found = ", ".join(sorted(gathered.tables))
     if "all" in gathered.tables and len(gathered.tables) > 1:
-        raise DataError(f"{gathered.name}: holds {found}. Expected either all alone, or train with dev and test.")
+        raise DataError(f"{gathered.name}: has the parts {found}. Expected only all, or train with dev and test.")
     if not gathered.tables.keys() & {"all", "train"}:
-        raise DataError(f"{gathered.name}: no train part, only {found or 'nothing'}. Training needs one: add it.")
+        raise DataError(f"{gathered.name}: no train part; found {found or 'nothing'}. Add one.")
     return "all" if "all" in gathered.tables else "train"
 
 
 def _check_not_empty(table: Table) -> None:
     if not table.rows:
-        raise DataError(f"{table.name}: no examples. Add some, or leave it out.")
+        raise DataError(f"{table.name}: no examples. Add some, or leave the file out.")
 
 
 def _check_sizes(tables: dict[str, Table], main: str) -> None:
@@ -252,8 +259,7 @@ def _check_sizes(tables: dict[str, Table], main: str) -> None:
     total = sum(len(table.rows) for table in tables.values())
     if total < LEAST_EXAMPLES:
         raise DataError(
-            f"{tables[main].name}: too few examples: {total} in all parts together. "
-            f"Expected at least {LEAST_EXAMPLES}. Add some."
+            f"{tables[main].name}: too few examples: {total} in all parts. Expected at least {LEAST_EXAMPLES}."
         )
 
 
@@ -263,37 +269,37 @@ def _check_training_labels(
     where = f"{table.name}, column {column!r}"
     if isinstance(training[0], Question):
         if not any(isinstance(example, Question) and example.answers for example in training):
-            raise DataError(f"{where}: no question has an answer. Expected some to learn from.")
+            raise DataError(f"{where}: no question has an answer. Expected at least one.")
         return
     different: set[object] = {example.label for example in training}
     if any(isinstance(example, Sentence) for example in training):
         different = set(labels)
     if len(different) < 2:
         only = next(iter(different))
-        raise DataError(f"{where}: every training example has the label {only!r}. Expected two different ones or more.")
+        raise DataError(f"{where}: every training example has the label {only!r}. Expected two or more labels.")
     one_each = all(isinstance(label, str) for label in different)
     if guessed and one_each and len(labels) > len(training) / 2:
         raise DataError(
             f"{where}: {len(labels):,} different labels in {len(training):,} rows do not look like classes. Name the "
-            f"right column with label=, or say kind='score' for numbers, or kind='label' if they are classes."
+            f"right column with label=, or set kind='score' for numbers, or kind='label' if they are classes."
         )
 
 
-def _check_known(table: Table, column: str, examples: list[Example], labels: tuple[str, ...]) -> None:
+def _check_labels_known(table: Table, column: str, examples: list[Example], labels: tuple[str, ...]) -> None:
     for index, example in enumerate(examples):
         for name in _names(example):
             if name not in labels:
-                known = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
+                listed = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
                 raise DataError(
-                    f"{table.where(index, column)}: label {name!r} does not occur in training. Known labels: {known}. "
+                    f"{table.where(index, column)}: label {name!r} does not occur in training. Known labels: {listed}. "
                     f"Correct it, or add training examples for it."
                 )
 
 
 def _arrange(given: Parts, hidden: bool, seed: int, kind: Kind) -> tuple[Parts, str]:
-    """Train, dev and test from what there is, and how they came about.
+    """Train, dev and test from the given parts, and a description of how they were made.
 
-    Results are reported on test, so where only dev has known labels it serves as test, and never for choosing a model.
+    Results are reported on test. If only dev has labels, dev becomes test, and a model is never selected on it.
     """
     grouped = f"{'' if kind == 'words' else 'stratified by label, '}equal texts kept together"
     no_test = "test labels are hidden; " if hidden else ""
@@ -302,8 +308,8 @@ def _arrange(given: Parts, hidden: bool, seed: int, kind: Kind) -> tuple[Parts, 
         train, dev, test = split(given.get("all") or given["train"], seed=seed, kind=kind)
         how = f"{no_test}80/10/10, {grouped}"
     elif test is None:
-        train, held = hold_out(given["train"], seed=seed, kind=kind)
-        dev, test = held, dev
+        test = dev
+        train, dev = hold_out(given["train"], seed=seed, kind=kind)
         how = f"{no_test or 'no test; '}the given dev is test, dev is a tenth of train, {grouped}"
     elif dev is None:
         train, dev = hold_out(given["train"], seed=seed, kind=kind)

@@ -1,7 +1,7 @@
-"""Lines of plain text joined to texts, which are what masked-word training cuts into rows.
+"""Joining lines of plain text to texts. Masked-word training cuts texts into rows.
 
-A blank line ends a text. Where there is no blank line at all, each line is a text. A heading as WikiText writes it
-(` = = Plot = = `, between blank lines) stays with what is below it. Lines of different texts never meet in a row.
+A blank line ends a text. In a file without blank lines, each line is a text. A heading in WikiText's form
+(` = = Plot = = `, between blank lines) belongs to the text below it. A row never has lines of two texts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ HEADING = re.compile(r"= .* =")
 
 
 def documents(table: Table) -> Table:
-    """A table of lines as a table of texts, each numbered by its first line."""
+    """The table of texts for a table of lines. A text's number is that of its first line."""
     lines = [(row["text"] or "").strip() for row in table.rows]
-    found: list[tuple[int, list[str]]] = []
+    texts: list[tuple[int, list[str]]] = []  # the number of the first line, and the lines
     separated = not all(lines)
     ended = True
     for number, line in zip(table.numbers, lines, strict=True):
         if not line:
-            ended = ended or not all(HEADING.fullmatch(some) for some in found[-1][1])
+            ended = ended or not all(HEADING.fullmatch(above) for above in texts[-1][1])
         elif ended or not separated:
-            found.append((number, [line]))
+            texts.append((number, [line]))
             ended = False
         else:
-            found[-1][1].append(line)
-    rows = [{"text": "\n".join(some)} for _, some in found]
-    return replace(table, numbers=[number for number, _ in found], rows=rows, lines=False)
+            texts[-1][1].append(line)
+    rows = [{"text": "\n".join(own_lines)} for _, own_lines in texts]
+    return replace(table, numbers=[number for number, _ in texts], rows=rows, lines=False)

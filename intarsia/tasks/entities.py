@@ -1,8 +1,8 @@
-"""Entities in a row of tags, read as the CoNLL evaluation (conlleval, and seqeval after it) reads them.
+"""Entities in a sequence of tags, by the rules of the CoNLL evaluation (conlleval and seqeval).
 
-Any of IOB1, IOB2, BIOES and BILOU is understood without being told which: an entity begins at B and S (U), and where
-the type changes; it ends before B, S and O, where the type changes, and after E (L) and S. A tag that should not stand
-where it stands, such as I after O, opens an entity all the same.
+The rules cover IOB1, IOB2, BIOES and BILOU; the scheme need not be named. An entity begins at B or S (U), and where the
+type changes. It ends before B, S or O, where the type changes, and after E (L) or S. A tag in an invalid position, such
+as I after O, also opens an entity.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
-_SAME = {"L": "E", "U": "S"}  # BILOU's names for the last word, and for the only one
+_SAME = {"L": "E", "U": "S"}  # BILOU's letters for the last word and for a single word
 
 
 class Entity(NamedTuple):
     type: str
     start: int  # the first word
-    end: int  # the one after the last
+    end: int  # after the last word
 
 
 def has_entities(labels: Iterable[str]) -> bool:
-    """Whether tags say where entities are: all of them O, or a letter of a known scheme and a type."""
+    """Whether the tags mark entities: each is O, or a letter of a known scheme and a type."""
     labels = list(labels)
     return all(label == "O" or _TAG.fullmatch(label) for label in labels) and any(label != "O" for label in labels)
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of a sentence, in order."""
     found: list[Entity] = []
     start: int | None = None
     before, type_before = "O", ""
@@ -44,5 +45,5 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def _ends(before: str, type_before: str, letter: str, type_: str) -> bool:
-    """Whether an entity that reaches to `before` ends there."""
+    """Whether an entity that includes the word tagged `before` ends with it."""
     return before in ("E", "S") or letter in ("B", "S", "O") or type_ != type_before

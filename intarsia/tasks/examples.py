@@ -1,4 +1,4 @@
-"""What a task is made of: labelled texts in three parts."""
+"""The data of a task: labelled examples in three parts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Kind = Literal["label", "labels", "score", "tags", "span", "words"]
-"""What is to be predicted: one label of n, several labels of n, a number, a tag for each word, a span of a text, or
-words that are hidden in a text."""
+"""What a task predicts: one label of n, several labels of n, a number, a tag for each word, a span of a text, or hidden
+words of a text."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -16,7 +16,7 @@ Label = str | float | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One text, or a pair of texts, with its label where one is known."""
+    """One text, or a pair of texts, with its label if known."""
 
     text: str
     pair: str | None = None
@@ -25,12 +25,13 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Sentence(Example):
-    """The words of a text, each with a tag (`label` has them all) where they are known."""
+    """A sentence as words. `label` has one tag per word if the tags are known."""
 
     words: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, words: tuple[str, ...], tags: tuple[str, ...] | None = None) -> Sentence:
+        """The sentence of these words, with tags if known."""
         return cls(" ".join(words), None, tags, words)
 
 
@@ -39,7 +40,7 @@ class Question(Example):
     """A question (`text`) about a context (`pair`)."""
 
     id: str = ""
-    answers: tuple[tuple[int, str], ...] | None = None  # where each begins, and its text; (): there is none
+    answers: tuple[tuple[int, str], ...] | None = None  # (first character, text) of each; () if the question has none
 
     @property
     def context(self) -> str:
@@ -48,7 +49,7 @@ class Question(Example):
 
 @dataclass(frozen=True, slots=True)
 class Cloze(Example):
-    """A text with mask tokens in the place of words that are to be found."""
+    """A text with mask tokens in place of the words to predict."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,20 @@ class TaskData:
     """A checked data set: every label of dev and test occurs in training, and no part is empty."""
 
     kind: Kind
-    labels: tuple[str, ...]  # sorted; empty for scores, spans and words
+    labels: tuple[str, ...]  # sorted; empty for the kinds score, span and words
     train: list[Example]
     dev: list[Example]
     test: list[Example]
-    source: dict[str, Any]  # provenance, made of plain JSON values
+    source: dict[str, Any]  # provenance, as plain JSON values
 
     @property
     def pairs(self) -> bool:
-        """Whether the examples are pairs of texts; all are or none is."""
+        """Whether the examples are text pairs: either all are or none is."""
         return self.train[0].pair is not None
 
     @property
     def asks(self) -> str:
-        """What is to be predicted, in a few words."""
+        """What the task predicts, in a few words for the user."""
         if self.labels:
             return f"{len(self.labels)} {'tags' if self.kind == 'tags' else 'labels'}"
         return "hidden words" if self.kind == "words" else f"a {self.kind}"

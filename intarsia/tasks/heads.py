@@ -1,8 +1,8 @@
-"""A task's output layer, and which vector of a row it reads.
+"""A task's output layer, and the pooling that makes one vector per row.
 
-Reproductions differ silently in the pooling, so it is a visible choice: the mean over the row's tokens, the first
-token's state, the base's own pooler kept frozen (the paper's program), or a pooler trained with the task. Heads of
-kinds that ask about words read every token's state: no pooling.
+Reproductions differ silently in the pooling, so it is an explicit choice: the mean over the row's tokens, the first
+token's state, the base's own frozen pooler (the paper's program), or a pooler trained with the task. Heads that read
+tokens use no pooling.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from intarsia.encoder.packed import Batch
 
 Pooling = Literal["mean", "cls", "pooler", "trained-pooler", "none"]
-STD = 0.02  # of a start that is drawn
+STD = 0.02  # of randomly initialised tensors
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear layer of `outputs` on the pooled row, or each token, with the base's hidden dropout in front of it."""
+    """A linear layer with `outputs` outputs on each pooled row or token, after the base's hidden dropout."""
 
     outputs: int
     pooling: Pooling = "mean"
@@ -39,17 +39,17 @@ class Head:
         check_choice("pooling", self.pooling, get_args(Pooling))
 
     def tensors(self, shape: Shape, width: int | None = None) -> dict[str, Spec]:
-        """`width` of what it reads, where that is not the base's."""
+        """The head's tensors. `width`: the width of its input, if it is not the base's."""
         d = shape.width
         specs: dict[str, Spec] = {}
         if self.pooling == "pooler" and not shape.pooler:
             raise IntarsiaError(
-                f"this base ({shape.family}) has no pooler of its own; choose the pooling mean, cls or trained-pooler."
+                f"this base ({shape.family}) has no pooler; choose the pooling mean, cls or trained-pooler."
             )
         if self.pooling == "trained-pooler":
-            own = ("pooler", OUTSIDE)
-            weight = Spec((d, d), "base", site=own, decay=True)
-            bias = Spec((d,), "base", site=own, tensor="bias")
+            site = ("pooler", OUTSIDE)
+            weight = Spec((d, d), "base", site=site, decay=True)
+            bias = Spec((d,), "base", site=site, tensor="bias")
             specs["pooler.weight"] = weight if shape.pooler else Spec((d, d), "normal", STD, decay=True)
             specs["pooler.bias"] = bias if shape.pooler else Spec((d,), "zeros")
         specs["output.weight"] = Spec((self.outputs, width or d), "normal", STD, decay=True)
@@ -57,11 +57,12 @@ class Head:
         return specs
 
     def count(self, shape: Shape, width: int | None = None) -> int:
+        """The number of the head's parameters, in closed form."""
         d = shape.width
         return self.outputs * ((width or d) + 1) + (d * d + d if self.pooling == "trained-pooler" else 0)
 
     def starts(self, encoder: Encoder) -> dict[str, Tensor]:
-        """Tensors that start as the checkpoint has them, and not as `tensors` says."""
+        """Tensors that are initialised from the checkpoint instead of the initialisation in `tensors`."""
         return {}
 
     def logits(
@@ -74,16 +75,17 @@ class Head:
         pooler: Mapping[str, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """[rows, d] as `pool` gives them → [rows, outputs].
+        """The logits: rows [rows, d] from `pool` → [rows, outputs].
 
-        `own` is what the method does to pooled rows; `pooler` has the `weight` and `bias` that the method holds in
-        place of the base pooler's, `weights` all that stand for the base's in the pass, for heads that read others.
+        `own` is the method's own transform of pooled rows. `pooler` has the `weight` and `bias` with which the method
+        replaces the base pooler's. `weights` has all base weights that the method replaces in this pass; subclasses
+        may read them.
         """
         if self.pooling == "pooler":
             assert encoder.pooler is not None
             weight, bias = encoder.pooler
-            instead = pooler or {}
-            weight, bias = instead.get("weight", weight), instead.get("bias", bias)
+            replaced = pooler or {}
+            weight, bias = replaced.get("weight", weight), replaced.get("bias", bias)
             rows = torch.tanh(F.linear(rows.to(weight.dtype), weight, bias.to(weight.dtype)))
         elif self.pooling == "trained-pooler":
             rows = torch.tanh(
@@ -100,9 +102,9 @@ class Head:
 
 
 def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
-    """One vector a row [R, d]: the mean over its tokens, or its first token's state; in float32 at least.
+    """One vector per row [R, d]: the mean over its tokens, or its first token's state; in float32 or wider.
 
-    Without pooling, one a token [N, d].
+    With the pooling none, one vector per token [N, d].
     """
     states = states.float() if states.dtype in (torch.bfloat16, torch.float16) else states
     if pooling == "none":
@@ -114,8 +116,10 @@ def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
 
 
 def pooler_instead(encoder: Encoder, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What one owner holds in place of the base pooler's `weight` and `bias`: among its own tensors, or among the
-    weights that stand for the base's in its pass."""
+    """The `weight` and `bias` with which one owner replaces the base pooler's.
+
+    They are among its own tensors, or among the base weights that it replaces in this pass.
+    """
     found = {kind: weights.get(f"{encoder.family.pooler}.{kind}") for kind in ("weight", "bias")}
     found = {kind: tensors.get(f"{OUTSIDE}.pooler.{kind}", tensor) for kind, tensor in found.items()}
     return {kind: tensor for kind, tensor in found.items() if tensor is not None}

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, with class numbers turned into names."""
+"""Data sets of the Hugging Face hub. Class numbers become class names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from intarsia.errors import DataError, IntarsiaError, check_extra
 from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
 
-BESIDE = ", and no file or folder of that name exists"
-ADVICE = "A local file or folder may be given instead."
+NO_SUCH_FILE = ", and no file or folder of that name exists"
+ADVICE = "Or give a local file or folder."
 
 
 def load_hub(name: str, config: str | None) -> Gathered:
@@ -26,14 +26,14 @@ def load_hub(name: str, config: str | None) -> Gathered:
 
 
 def download(
-    name: str, config: str | None, *, revision: str | None = None, beside: str = BESIDE, advice: str = ADVICE
+    name: str, config: str | None, *, revision: str | None = None, also: str = NO_SUCH_FILE, advice: str = ADVICE
 ) -> dict[str, Any]:
-    """The splits of a hub data set. `beside` and `advice` are for complaints: what was looked for too, what to do."""
+    """The splits of a hub data set. Error messages add `also` (what else was tried) and `advice` (what to do)."""
     full_name = f"{name}:{config}" if config else name
     try:
         check_extra("hub", "datasets")
     except IntarsiaError as error:
-        raise DataError(f"cannot load the hub data set {full_name!r}{beside}: {error}") from error
+        raise DataError(f"cannot load the hub data set {full_name!r}{also}: {error}") from error
     import datasets
 
     options = {"revision": revision} if revision else {}
@@ -41,18 +41,17 @@ def download(
         return {str(split): data for split, data in datasets.load_dataset(name, config, **options).items()}
     except ConnectionError as error:
         raise DataError(
-            f"the hub could not be reached for the data set {full_name!r}{beside} ({error}). Check the connection. "
-            f"{advice}"
+            f"cannot reach the hub for the data set {full_name!r}{also} ({error}). Check the connection. {advice}"
         ) from error
     except FileNotFoundError as error:
         raise DataError(
-            f"no data set {full_name!r} on the hub{beside} ({_first_line(error)}). "
+            f"no data set {full_name!r} on the hub{also} ({_first_line(error)}). "
             f"Check the name, or log in if the data set is private. {advice}"
         ) from error
-    except Exception as error:  # the library raises whatever its parsers and its HTTP client raise
+    except Exception as error:  # `datasets` passes on any exception of its parsers and HTTP client
         raise DataError(
-            f"the hub data set {full_name!r} could not be loaded: {_first_line(error)} "
-            f"A configuration is given after a colon, as in nyu-mll/glue:mrpc. {advice}"
+            f"cannot load the hub data set {full_name!r}: {_first_line(error)} "
+            f"Name a configuration after a colon, as in nyu-mll/glue:mrpc. {advice}"
         ) from error
 
 
@@ -62,6 +61,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _table(name: str, data: Any, split: str) -> Table:
+    """The table of a hub split, with class names and with None for hidden labels."""
     rows = data.to_list()
     for column, feature in data.features.items():
         names = class_names(feature)
@@ -69,19 +69,20 @@ def _table(name: str, data: Any, split: str) -> Table:
             for row in rows:
                 row[column] = named(row[column], names)
         elif split == "test" and rows and all(row[column] == -1 for row in rows):
-            # Hidden labels that are numbers are given as -1 throughout.
+            # The hub stores hidden numeric labels as -1.
             for row in rows:
                 row[column] = None
-    lines = list(data.features) == ["text"]  # as WikiText is stored there
+    lines = list(data.features) == ["text"]  # WikiText has one row per line
     return Table(name, "row", range(1, len(rows) + 1), rows, lines)
 
 
 def class_names(feature: Any) -> list[str] | None:
-    """The names behind the numbers of a column, or of the lists in it; None where it has none."""
+    """The class names of a column of class numbers, or of lists of them; None for other columns."""
     return getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
 
 
 def named(value: Any, names: list[str]) -> Any:
+    """The class name of a class number, or of each in a list; None for a missing or negative number."""
     if isinstance(value, list):
-        return [named(one, names) for one in value]
+        return [named(item, names) for item in value]
     return None if value is None or value < 0 else names[value]

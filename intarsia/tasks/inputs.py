@@ -1,4 +1,4 @@
-"""Examples as rows of tokens: an example has one row, or several where it is too long for one."""
+"""Examples as rows of tokens. An example has one row, or several if it is too long for one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inputs:
-    segments: Sequence[Segment]
-    owners: Sequence[int] = ()  # which example each row is of, in order; empty: each example has one row
-    places: Sequence[np.ndarray] = field(default=(), repr=False)  # of each row: what its tokens stand for, by kind
-    left_out: int = 0  # words that no row holds
-    vocabulary: Vocabulary | None = field(default=None, repr=False)  # of kinds that hide words, and name them
+    """The rows of some examples, as `TaskKind.inputs` makes them."""
+
+    segments: Sequence[Segment]  # one per row
+    owners: Sequence[int] = ()  # the example of each row, ascending; empty: each example has one row
+    places: Sequence[np.ndarray] = field(default=(), repr=False)  # per row, for kinds that read tokens: see the kind
+    left_out: int = 0  # words that are in no row
+    vocabulary: Vocabulary | None = field(default=None, repr=False)  # for the kind `words`

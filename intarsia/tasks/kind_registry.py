@@ -1,4 +1,4 @@
-"""Which class reads the answers of which kind of task."""
+"""The task-kind class of each kind."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from intarsia.tasks.words import Words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FEWEST = 3  # tokens of a row: one beside the two marks
-READERS: dict[Kind, type[TaskKind]] = {"tags": Tags, "span": Spans, "words": Words}  # the others: TaskKind itself
+FEWEST = 3  # the least max_length: one token and two special tokens
+# All other kinds are handled by TaskKind itself.
+KIND_CLASSES: dict[Kind, type[TaskKind]] = {"tags": Tags, "span": Spans, "words": Words}
 
 
 def kind_for(data: TaskData) -> TaskKind:
-    """How a task that is to be learned will answer."""
-    return READERS.get(data.kind, TaskKind).learn(data.kind, data.labels, data.train)
+    """The task kind for training on `data`."""
+    return KIND_CLASSES.get(data.kind, TaskKind).learn(data.kind, data.labels, data.train)
 
 
 def stored_kind(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) -> TaskKind:
-    """How a stored task answers; `head` as its inlay describes it."""
-    reader = READERS.get(kind, TaskKind)
-    known = {field.name for field in fields(reader)}
-    return reader(kind, labels, **{k: v for k, v in head.items() if k in known})  # as `to_dict` gave them
+    """The task kind of a stored task. `head` is the head entry of its inlay, which has the values of `to_dict`."""
+    kind_class = KIND_CLASSES.get(kind, TaskKind)
+    field_names = {field.name for field in fields(kind_class)}
+    return kind_class(kind, labels, **{k: v for k, v in head.items() if k in field_names})
 
 
 def default_length(kind: Kind) -> int:
-    """Tokens of a row, unless told otherwise."""
-    return READERS.get(kind, TaskKind).max_length
+    """The default `max_length` of a kind."""
+    return KIND_CLASSES.get(kind, TaskKind).max_length

@@ -1,4 +1,4 @@
-"""Raw label values: which kind of task they make, and how each becomes a label of that kind."""
+"""Raw label values: inferring the task kind from them, and converting them to labels of that kind."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import Table
 
-SEPARATOR = "|"  # between several labels in one field of a text file
+SEPARATOR = "|"  # between the labels of one field in a text file
 
 
 def plain(value: Any) -> Any:
-    """The Python value of a numpy scalar or array; anything else as it is."""
+    """The Python value of a NumPy scalar or array; any other value unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def is_missing(value: Any) -> bool:
-    """Whether there is no label. An empty list is one: it says that none of several labels applies."""
+    """Whether the label is missing. An empty list is a label: none of the classes applies."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN differs from itself
 
 
 def as_number(value: Any) -> float | None:
-    """The finite number that a value is or spells."""
+    """The finite number of a value or its text; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -35,8 +35,11 @@ def as_number(value: Any) -> float | None:
 
 
 def infer_kind(tables: Iterable[Table], column: str) -> Kind:
-    """Lists make several labels; numbers of which one has a fraction, or in a column `score`, make scores."""
-    whole = fraction = word = ""  # where the first of each stands
+    """The kind of the labels in a column.
+
+    Lists are `labels`. Numbers are `score` if any has a fraction or if the column is named `score`. Otherwise `label`.
+    """
+    whole = fraction = word = ""  # the first value of each type and its place, for the message
     for table in tables:
         for index, row in enumerate(table.rows):
             value = plain(row.get(column))
@@ -54,7 +57,7 @@ def infer_kind(tables: Iterable[Table], column: str) -> Kind:
     if fraction and word:
         raise DataError(
             f"the labels are neither all numbers nor all names: {fraction}, but {word}. "
-            f"Mend the one that is wrong, or say kind='score' or kind='label'."
+            f"Correct the wrong label, or set kind='score' or kind='label'."
         )
     if fraction or (column == "score" and whole and not word):
         return "score"
@@ -62,7 +65,7 @@ def infer_kind(tables: Iterable[Table], column: str) -> Kind:
 
 
 def to_label(value: Any, kind: Kind, where: str) -> Label:
-    """A raw value, not a missing one, as a label of the given kind."""
+    """A raw value that is not missing, as a label of the given kind."""
     value = plain(value)
     if kind == "score":
         number = as_number(value)
@@ -75,17 +78,18 @@ def to_label(value: Any, kind: Kind, where: str) -> Label:
         value = value.split(SEPARATOR)
     elif not isinstance(value, list | tuple | set | frozenset):
         value = [value]
-    names = sorted(_name(one, where) for one in value)
+    names = sorted(_name(item, where) for item in value)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(
-            f"{where}: label {twice!r} stands twice in one row. Expected the names of the labels that apply "
+            f"{where}: label {twice!r} occurs twice in one row. Expected the names of the labels that apply "
             f"(not a row of zeros and ones)."
         )
     return tuple(names)
 
 
 def _name(value: Any, where: str) -> str:
+    """A raw value as the name of a label."""
     value = plain(value)
     if isinstance(value, bool):
         return str(value).lower()
@@ -96,5 +100,5 @@ def _name(value: Any, where: str) -> str:
     if isinstance(value, int | float) and math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
-        raise DataError(f"{where}: several labels where one was expected. Give one, or say kind='labels'.")
+        raise DataError(f"{where}: several labels, expected one. Give one, or set kind='labels'.")
     raise DataError(f"{where}: {value!r} is not a label. Expected a name or a whole number.")

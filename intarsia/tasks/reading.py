@@ -1,8 +1,8 @@
-"""Rows of a data file, each with the number under which a user finds it again.
+"""Reading the rows of a data file. Each row has a number by which a user can find it.
 
-CSV follows the usual quoting rules. TSV has none: a line is a row and a quote is a character like any other, because
-tab-separated data sets (GLUE among them) are full of stray quotes. The exception is a TSV file whose header has every
-column name in quotes: its writer quotes, so it is read by the rules of CSV.
+CSV follows the usual quoting rules. TSV has no quoting: a line is a row, and a quote is an ordinary character, because
+tab-separated data sets (GLUE among them) have many stray quotes. The exception is a TSV file whose header has every
+column name in quotes: it is read with the quoting rules of CSV.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NumberedRow = tuple[int, Row]
 
 
 def read_rows(path: str | Path) -> Iterator[NumberedRow]:
-    """Rows of a file with their numbers: the line where the row begins, or the record (from 1) in a parquet file.
+    """Yield the rows of a file with their numbers: the row's first line, or in a parquet file its index from 1.
 
-    A wrong path is reported at once, what is wrong inside the file when the reading gets there.
+    A bad path raises at once. Bad content raises when the iterator reaches it.
     """
     path = Path(path).expanduser()
     name = data_format(path)
     check_exists(path)
     if path.is_dir():
-        raise DataError(f"{path} is a folder, not a file. Give one of the files in it.")
+        raise DataError(f"{path} is a folder. Give one of the files in it.")
     if name is None:
         raise DataError(
-            f"{path}: cannot tell the format from the ending {''.join(path.suffixes) or '(none)'}. "
+            f"{path}: unknown file ending {''.join(path.suffixes) or '(none)'}. "
             f"Known endings: {KNOWN_ENDINGS}. Rename or convert the file."
         )
     if name == "parquet":
@@ -54,27 +54,27 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
         rows = _text_rows(path)
     else:
         rows = _separated_rows(path, tabs=name == "tsv")
-    return _at_least_one(path, rows)
+    return _require_rows(path, rows)
 
 
 def data_format(path: Path) -> str | None:
-    """The format that the file's ending stands for, or None where it is not a known one."""
+    """The format of a file by its ending; None if the ending is unknown."""
     name = path.name.lower()
     for compression in COMPRESSIONS:
-        for known in FORMATS:
-            if name.endswith(f".{known}{compression}"):
-                return known
+        for ending in FORMATS:
+            if name.endswith(f".{ending}{compression}"):
+                return ending
     return None
 
 
 def stem(path: Path) -> str:
-    """The file's name without format and compression: `train` for `train.jsonl.zst`, and for `train-v1.1.json`."""
+    """The file name without format, compression and version: `train` for `train.jsonl.zst` and `train-v1.1.json`."""
     name = path.name.lower().split(f".{data_format(path)}")[0]
     return re.sub(r"-v\d(\.\d)?$", "", name) if data_format(path) == "json" else name
 
 
 def check_exists(path: Path) -> None:
-    """Complains about a missing path, naming what lies near it."""
+    """Raise if a path does not exist; the message suggests similar names."""
     if path.exists():
         return
     if not path.parent.is_dir():
@@ -85,15 +85,17 @@ def check_exists(path: Path) -> None:
     raise DataError(f"{path} does not exist. {hint}")
 
 
-def _at_least_one(path: Path, rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
+def _require_rows(path: Path, rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
+    """Yield the rows; raise at the end if there was none."""
     count = 0
     for count, row in enumerate(rows, 1):  # noqa: B007
         yield row
     if not count:
-        raise DataError(f"{path} is empty: it holds no rows. Expected at least one row of data.")
+        raise DataError(f"{path} is empty. Expected at least one row of data.")
 
 
 def _open(path: Path) -> BinaryIO:
+    """The file's bytes, decompressed."""
     ending = path.suffix.lower()
     if ending == ".gz":
         return cast(BinaryIO, gzip.open(path))
@@ -105,14 +107,15 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _damaged(path: Path, error: Exception, lines: int = 0) -> DataError:
+    """The error for a file that cannot be read, after `lines` lines."""
     if isinstance(error, PermissionError):
-        return DataError(f"{path} may not be read: permission denied. Change its permissions.")
+        return DataError(f"{path} cannot be read: permission denied. Change its permissions.")
     place = f" after line {lines}" if lines else ""
-    return DataError(f"{path} is damaged or cut short{place} ({error}). Get or compress the file again.")
+    return DataError(f"{path} is damaged or truncated{place} ({error}). Download or compress the file again.")
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Decoded lines with their line ends; split at newlines only, so that U+2028 in a text does not break a row."""
+    """Yield decoded lines with their line ends. Only newlines end a line: U+2028 in a text does not break a row."""
     number = 0
     try:
         with closing(_open(path)) as stream:
@@ -130,14 +133,14 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _squad_rows(path: Path) -> Iterator[NumberedRow]:
-    """The questions of a file written as SQuAD is."""
+    """Yield the questions of a file in SQuAD's JSON format."""
     from intarsia.tasks.suites.squad import read_squad
 
-    for number, asked in enumerate(read_squad(path), 1):
-        answers = [{"answer_start": start, "text": text} for start, text in asked.answers]
+    for number, question in enumerate(read_squad(path), 1):
+        answers = [{"answer_start": start, "text": text} for start, text in question.answers]
         yield number, {
-            "id": asked.id, "title": asked.title, "question": asked.question, "context": asked.context,
-            "answers": answers, "is_impossible": asked.impossible,
+            "id": question.id, "title": question.title, "question": question.question, "context": question.context,
+            "answers": answers, "is_impossible": question.impossible,
         }  # fmt: skip
 
 
@@ -161,12 +164,13 @@ def _json_rows(path: Path) -> Iterator[NumberedRow]:
 
 
 def _text_rows(path: Path) -> Iterator[NumberedRow]:
-    """Every line, blank ones too: they may separate texts."""
+    """Yield every line. Blank lines may separate texts, so they are kept."""
     for number, line in enumerate(_lines(path), 1):
         yield number, {"text": line.strip()}
 
 
 def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:
+    """Yield the rows of a TSV (`tabs`) or CSV file."""
     records = _tab_records(path) if tabs else _quoted_records(path, _lines(path), ",")
     header: list[str] | None = None
     for number, fields in records:
@@ -177,27 +181,29 @@ def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:
             cause = "A line break or tab inside a text" if tabs else "An unquoted comma or line break inside a text"
             raise DataError(
                 f"{path}, line {number}: too {wrong} fields: {len(fields)}, but the header names {len(header)} "
-                f"({', '.join(header)}). {cause} can be the cause; mend or quote the row."
+                f"({', '.join(header)}). {cause} may be the cause; correct or quote the row."
             )
         else:
             yield number, dict(zip(header, fields, strict=True))
 
 
 def _header(path: Path, fields: list[str], tabs: bool) -> list[str]:
+    """The checked column names."""
     header = [field.strip() for field in fields]
     twice = sorted({name for name in header if name and header.count(name) > 1})
     if twice:
-        raise DataError(f"{path}: the header names column {twice[0]!r} more than once. Rename one of them.")
+        raise DataError(f"{path}: the header has the column {twice[0]!r} more than once. Rename one of them.")
     other = [mark for mark in (";", "\t", ",") if mark in header[0]]
     if len(header) == 1 and other:
-        wanted = "tabs" if tabs else "commas"
+        expected = "tabs" if tabs else "commas"
         raise DataError(
-            f"{path}: the columns are separated by {other[0]!r}, expected {wanted}. Save the file with those."
+            f"{path}: the columns are separated by {other[0]!r}, expected {expected}. Save the file with {expected}."
         )
     return header
 
 
 def _tab_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and fields of each record of a TSV file."""
     for number, line in enumerate(lines := _lines(path), 1):
         fields = line.rstrip("\r\n").split("\t")
         if number == 1 and all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields):
@@ -210,7 +216,8 @@ def _tab_records(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _quoted_records(
     path: Path, lines: Iterator[str], delimiter: str, first_line: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
-    # Texts may be longer than the module's limit of 128 KiB a field; the limit is only ever raised.
+    """Yield the line number and fields of each record, with the quoting rules of CSV."""
+    # Texts may exceed the module's limit of 128 KiB per field. The limit is global, so it is only raised.
     csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = first_line
@@ -222,7 +229,7 @@ def _quoted_records(
     except csv.Error as error:
         raise DataError(
             f"{path}, row beginning at line {number}: broken quoting ({error}). A text with a comma, a quote or a "
-            f'line break must stand in quotes, and quotes inside it must be doubled ("").'
+            f'line break must be quoted, and quotes inside it must be doubled ("").'
         ) from error
 
 
@@ -232,7 +239,7 @@ def _parquet_rows(path: Path) -> Iterator[NumberedRow]:
 
     try:
         with closing(_open(path)) as stream:
-            # A compressed stream cannot seek, which the format needs.
+            # Parquet needs to seek, and a compressed stream cannot.
             source = stream if path.suffix.lower() == ".parquet" else pa.BufferReader(stream.read())
             number = 0
             for batch in parquet.ParquetFile(source).iter_batches():

@@ -1,4 +1,4 @@
-"""Where rows come from: a file, a folder, a hub data set or Python objects; all become tables of raw rows."""
+"""Data sources: a file, a folder, a hub data set or Python objects. Each becomes tables of raw rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Source = str | Path | Mapping[str, Any] | Sequence[Any]
 
 
 def gather(source: Source) -> Gathered:
-    """Reads whatever a user may call a data set."""
+    """The tables of any source that a user may give."""
     if isinstance(source, Mapping):
         return _from_mapping(source)
     if isinstance(source, str | Path):
@@ -33,13 +33,14 @@ def gather(source: Source) -> Gathered:
 
 
 def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
+    """The tables of a mapping from part names to files or examples."""
     files = {SPLIT_NAMES.get(name, name): str(part) for name, part in parts.items() if isinstance(part, str | Path)}
     tables = _one_table_per_split(parts.items(), "the mapping", _table_of_part)
     return Gathered("the mapping", tables, {"from": "files", "files": files} if files else {"from": "memory"})
 
 
 def table_of_file(path: Path) -> Table:
-    """All rows of one file."""
+    """The table of all rows of a file."""
     numbered = list(read_rows(path))
     unit = {"parquet": "row", "json": "question"}.get(data_format(path) or "", "line")
     lines = data_format(path) == "txt"
@@ -47,12 +48,13 @@ def table_of_file(path: Path) -> Table:
 
 
 def _table_of_objects(name: str, items: Iterable[Any]) -> Table:
+    """The table of Python objects."""
     rows = [_row(name, number, item) for number, item in enumerate(items, 1)]
     return Table(name, "item", range(1, len(rows) + 1), rows)
 
 
 def _table_of_part(name: str, part: Any) -> Table:
-    """One part of a mapping: a file, or examples."""
+    """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
         return table_of_file(Path(part).expanduser())
     if isinstance(part, Iterable) and not isinstance(part, Mapping):
@@ -61,8 +63,11 @@ def _table_of_part(name: str, part: Any) -> Table:
 
 
 def _row(name: str, number: int, item: Any) -> Row:
+    """A Python object as a raw row."""
     if isinstance(item, Question):
-        answers = None if item.answers is None else [{"answer_start": at, "text": text} for at, text in item.answers]
+        answers = (
+            None if item.answers is None else [{"answer_start": start, "text": text} for start, text in item.answers]
+        )
         return {"id": item.id, "question": item.text, "context": item.pair, "answers": answers}
     if isinstance(item, Sentence):
         return {"tokens": item.words, "tags": item.label}
@@ -84,15 +89,16 @@ def _row(name: str, number: int, item: Any) -> Row:
 
 
 def _from_name(source: str | Path) -> Gathered:
+    """The tables of a path or a hub name."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _from_folder(path)
     if path.exists() or isinstance(source, Path):
         return _from_file(path)
-    wanted, forced = source.removeprefix("hub:"), source.startswith("hub:")
-    match = HUB_NAME.fullmatch(wanted)
-    # A path and a hub name can look alike: what lies in an existing folder, or ends like a data file, is a path.
-    if match and (forced or ("/" in wanted and not path.parent.is_dir() and data_format(path) is None)):
+    name, forced = source.removeprefix("hub:"), source.startswith("hub:")
+    match = HUB_NAME.fullmatch(name)
+    # A path and a hub name can look alike. A name in an existing folder, or with the ending of a data file, is a path.
+    if match and (forced or ("/" in name and not path.parent.is_dir() and data_format(path) is None)):
         return load_hub(match["name"], match["config"])
     if forced:
         raise DataError(f"{source!r} does not name a hub data set. Expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG.")
@@ -100,7 +106,7 @@ def _from_name(source: str | Path) -> Gathered:
         return _from_file(path)
     except DataError as error:
         if match and data_format(path) is None:
-            raise DataError(f"{error} For a data set of the hub write hub:{wanted}.") from None
+            raise DataError(f"{error} For a data set of the hub, write hub:{name}.") from None
         raise
 
 
@@ -110,26 +116,27 @@ def _from_file(path: Path) -> Gathered:
 
 def _from_folder(folder: Path) -> Gathered:
     files = sorted(path for path in folder.iterdir() if path.is_file() and data_format(path))
-    known = [(stem(path), path) for path in files if stem(path) in SPLIT_NAMES]
-    if not known:
+    parts = [(stem(path), path) for path in files if stem(path) in SPLIT_NAMES]
+    if not parts:
         raise DataError(
             f"{folder}: no data files with a known name. Expected train, dev and test, or all, with one of the endings "
             f"{KNOWN_ENDINGS}; found {_listed(folder)}. "
-            f"Rename the files, or give the path of one file, or in Python {{'train': path, 'dev': path}}."
+            f"Rename the files, give the path of one file, or in Python {{'train': path, 'dev': path}}."
         )
-    tables = _one_table_per_split(known, str(folder), lambda _, path: table_of_file(path))
-    names = {SPLIT_NAMES[name]: path.name for name, path in known}
+    tables = _one_table_per_split(parts, str(folder), lambda _, path: table_of_file(path))
+    names = {SPLIT_NAMES[name]: path.name for name, path in parts}
     return Gathered(str(folder), tables, {"from": "folder", "path": str(folder), "files": names})
 
 
 def _one_table_per_split(
     parts: Iterable[tuple[Any, Any]], name: str, read: Callable[[str, Any], Table]
 ) -> dict[str, Table]:
+    """One table per split; raises if a part's name is unknown or if two parts are the same split."""
     chosen: dict[str, Any] = {}
-    for given, part in parts:
-        split = SPLIT_NAMES.get(str(given))
+    for part_name, part in parts:
+        split = SPLIT_NAMES.get(str(part_name))
         if split is None:
-            raise DataError(f"{name}: unknown part {given!r}. Expected train, dev and test, or all.")
+            raise DataError(f"{name}: unknown part {part_name!r}. Expected train, dev and test, or all.")
         if split in chosen:
             raise DataError(f"{name}: more than one {split} part ({chosen[split]} and {part}). Keep one of them.")
         chosen[split] = part
@@ -137,5 +144,6 @@ def _one_table_per_split(
 
 
 def _listed(folder: Path) -> str:
+    """The first names in a folder, for a message."""
     names = sorted(entry.name for entry in folder.iterdir())
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"

@@ -1,8 +1,8 @@
-"""Extractive question answering: the answer to a question is a span of a context, or there is none (as in SQuAD 2.0).
+"""Extractive question answering: the answer is a span of a context, or the question has no answer (as in SQuAD 2.0).
 
-Question and context make a row; a long context makes several, overlapping ones. The head has two outputs a token, for
-the answer's first and last token. A row without the answer points to its first token, as BERT's program for SQuAD has
-it; so does every row of a question without an answer.
+Question and context make a row; a long context makes several overlapping rows. The head has two outputs per token, for
+the answer's first and last token. A row that does not contain the answer points to its own first token, as in BERT's
+program for SQuAD. Every row of a question without an answer does the same.
 """
 
 from __future__ import annotations
@@ -30,41 +30,44 @@ from intarsia.tasks.task_kind import TaskKind
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
 
-OVERLAP = 3  # neighbouring rows of a context share a third of max_length, 128 of 384, or half of a context's room
-QUESTION = 64  # tokens of a question, at most
-LONGEST = 30  # tokens of an answer, at most
-BEST = 20  # candidates of a question, and first and last tokens tried in a row
-SHOWN = 5  # candidates in an answer
+# Neighbouring rows of a context share 1/OVERLAP of max_length (128 of 384), or half of the tokens that a context gets
+# in a row if that is less.
+OVERLAP = 3
+QUESTION = 64  # the most tokens of a question
+LONGEST = 30  # the most tokens of an answer
+BEST = 20  # candidates kept per question, and first and last tokens tried per row
+SHOWN = 5  # candidates shown in an answer
 
 
 class Candidate(NamedTuple):
     text: str
-    start: int  # character of the context
+    start: int  # its first character in the context
     score: float
     probability: float
 
 
 class Decoded(NamedTuple):
-    """What was found for a question, best first, and by how much no answer is better than the best."""
+    """The candidates for one question, best first, and the scores of "no answer"."""
 
     candidates: list[Candidate]
-    no_answer: float
-    no_answer_probability: float  # where questions without an answer are expected
+    no_answer: float  # the score of "no answer" minus the score of the best candidate
+    no_answer_probability: float  # 0 unless the task has questions without an answer
 
 
 @dataclass(frozen=True)
 class Spans(TaskKind):
-    """How the outputs [tokens, 2] of a task over spans are to be read."""
+    """The task kind `span`. The head gives two logits per token [N, 2]: first and last token of the answer."""
 
     reads_tokens = True
     max_length = 384
     reported = ("f1", "exact-match")
 
-    no_answer: bool = False  # whether questions may have no answer
-    threshold: float = 0.0  # none is given where no answer is better by more than this
+    no_answer: bool = False  # some questions have no answer
+    threshold: float = 0.0  # "no answer" wins if its score exceeds the best candidate's by more than this
 
     @classmethod
     def learn(cls, kind: Kind, labels: tuple[str, ...], train: Sequence[Example]) -> Spans:
+        """The task kind for these training questions."""
         return cls(kind, no_answer=any(not _gold(example) for example in train))
 
     @property
@@ -74,23 +77,24 @@ class Spans(TaskKind):
     def inputs(
         self, examples: Sequence[Example], encoder: Encoder, max_length: int | None, *, training: bool = False
     ) -> Inputs:
+        """One row or several overlapping rows per question. `places` of a row: each token's characters [tokens, 2] in
+        the context, -1 outside it."""
         limit = min(max_length or encoder.max_length, encoder.max_length)
         longest = max(1, min(QUESTION, limit // 3))
-        asked = [e.text for e in examples]
-        for text, segment, characters in windows(encoder, asked):
+        questions = [e.text for e in examples]
+        for number, _, characters in windows(encoder, questions):
             inner = characters[characters[:, 0] >= 0]
             if len(inner) > longest:
-                asked[text] = asked[text][: inner[longest - 1, 1]]
-            del segment
+                questions[number] = questions[number][: inner[longest - 1, 1]]
         room = limit - longest - encoder.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 2:
-            raise IntarsiaError(f"max_length {limit} leaves no room for a context beside the question; raise it.")
+            raise IntarsiaError(f"max_length {limit} leaves no room for a context after the question; raise it.")
         contexts = [e.pair or "" for e in examples]
-        found = list(windows(encoder, asked, contexts, max_length=limit, overlap=min(limit // OVERLAP, room // 2)))
+        found = list(windows(encoder, questions, contexts, max_length=limit, overlap=min(limit // OVERLAP, room // 2)))
         return Inputs([w.segment for w in found], [w.text for w in found], [w.characters for w in found])
 
     def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:
-        """[rows, 2] the answer's first and last token; the row's first token where the answer is not in it."""
+        """The answer's first and last token in each row [R, 2]; 0, 0 in a row that does not contain the answer."""
         targets = np.zeros((len(inputs.segments), 2), np.int64)
         for row, (owner, characters) in enumerate(zip(inputs.owners, inputs.places, strict=True)):
             gold = _gold(examples[owner])
@@ -106,36 +110,38 @@ class Spans(TaskKind):
         return torch.from_numpy(targets)
 
     def loss(self, logits: Tensor, targets: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
-        """Mean over the rows, and over first and last."""
+        """The mean over the rows and over first and last token: logits [N, 2], targets [R, 2] → a scalar."""
         lengths = lengths_of(segments, logits.device)
-        there = torch.arange(int(lengths.max()), device=logits.device) < lengths[:, None]  # [rows, longest]
-        padded = logits.new_full((*there.shape, 2), -torch.inf)
-        padded[there] = logits
+        inside = torch.arange(int(lengths.max()), device=logits.device) < lengths[:, None]  # [R, longest row]
+        padded = logits.new_full((*inside.shape, 2), -torch.inf)
+        padded[inside] = logits
         return (F.cross_entropy(padded[..., 0], targets[:, 0]) + F.cross_entropy(padded[..., 1], targets[:, 1])) / 2
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
-        """[tokens, 2] the logits: rows of one question are compared by them."""
+        """The logits [N, 2] themselves: rows of one question are compared by their logits."""
         return logits.detach().float().cpu().numpy()
 
     def decode(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> list[Decoded]:
+        """The candidates for each question, from all of its rows."""
         rows: list[list[int]] = [[] for _ in examples]
         for row, owner in enumerate(inputs.owners):
             rows[owner].append(row)
         return [
-            self._decode(example.pair or "", [(inputs.places[r], predictions[r]) for r in own])
-            for example, own in zip(examples, rows, strict=True)
+            self._decode(example.pair or "", [(inputs.places[r], predictions[r]) for r in own_rows])
+            for example, own_rows in zip(examples, rows, strict=True)
         ]
 
     def _decode(self, context: str, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> Decoded:
-        none = min((float(predictions[0].sum()) for _, predictions in rows), default=0.0)
-        found: dict[str, tuple[float, int]] = {}  # by text: the best score, and where
-        for characters, predictions in rows:
-            for score, start, end in _best_spans(characters, predictions):
+        """The candidates for one question; `rows` has the characters [tokens, 2] and logits [tokens, 2] of each row."""
+        no_answer = min((float(logits[0].sum()) for _, logits in rows), default=0.0)
+        found: dict[str, tuple[float, int]] = {}  # text -> its best score and its first character
+        for characters, logits in rows:
+            for score, start, end in _best_spans(characters, logits):
                 text = context[start:end]
                 if text.strip() and score > found.get(text, (-np.inf, 0))[0]:
                     found[text] = (score, start)
-        ranked = sorted(found.items(), key=lambda one: (-one[1][0], one[1][1]))[:BEST]
-        scores = np.array([score for _, (score, _) in ranked] + ([none] if self.no_answer else []))
+        ranked = sorted(found.items(), key=lambda item: (-item[1][0], item[1][1]))[:BEST]
+        scores = np.array([score for _, (score, _) in ranked] + ([no_answer] if self.no_answer else []))
         weights = np.exp(scores - scores.max()) if len(scores) else scores
         weights = weights / weights.sum() if len(scores) else weights
         candidates = [
@@ -143,28 +149,31 @@ class Spans(TaskKind):
             for (text, (score, start)), p in zip(ranked, weights[: len(ranked)], strict=True)
         ]
         best = candidates[0].score if candidates else -np.inf
-        return Decoded(candidates, none - best, float(weights[-1]) if self.no_answer else 0.0)
+        return Decoded(candidates, no_answer - best, float(weights[-1]) if self.no_answer else 0.0)
 
     def answer(self, decoded: Decoded) -> str:
-        """The answer's text; empty for none."""
+        """The answer's text; empty if the question has no answer."""
         if not decoded.candidates or (self.no_answer and decoded.no_answer > self.threshold):
             return ""
         return decoded.candidates[0].text
 
     def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
-        """The threshold that gives the best F1 on these examples."""
+        """The threshold that gives the best F1 on these examples; nothing if all questions have answers."""
         if not self.no_answer:
             return {}
         found = self.decode(examples, inputs, predictions)
-        gains = []  # what answering gives, over giving no answer
-        for example, one in zip(examples, found, strict=True):
+        gains = []  # per question: F1 of the best candidate minus F1 of "no answer"
+        for example, decoded in zip(examples, found, strict=True):
             gold = [text for _, text in _gold(example)]
-            best = one.candidates[0].text if one.candidates else ""
+            best = decoded.candidates[0].text if decoded.candidates else ""
             gains.append(squad_score.f1(best, gold, v2=True) - squad_score.f1("", gold, v2=True))
-        scores = np.array([one.no_answer for one in found])
+        scores = np.array([decoded.no_answer for decoded in found])
         order = np.argsort(scores, kind="stable")
-        scores, totals = scores[order], np.cumsum(np.array(gains)[order])  # answering the first 1, 2, … of them
-        allowed = np.append(np.diff(scores) > 0, True) & np.isfinite(scores)  # equal ones are answered together
+        scores, totals = (
+            scores[order],
+            np.cumsum(np.array(gains)[order]),
+        )  # answering the first 1, 2, … questions
+        allowed = np.append(np.diff(scores) > 0, True) & np.isfinite(scores)  # no threshold separates equal scores
         totals = np.where(allowed, totals, -np.inf)
         best_at = int(totals.argmax())
         if totals[best_at] <= 0:
@@ -183,6 +192,7 @@ class Spans(TaskKind):
         predictions: Sequence[np.ndarray],
         resamples: int,
     ) -> Interval:
+        """The metric of the decoded answers. `:answered` and `:unanswered` count only questions with or without one."""
         check_metric(metric, self.kind, self.labels)
         v2 = self.no_answer or any(not _gold(example) for example in examples)
         name, _, part = metric.partition(":")
@@ -197,7 +207,8 @@ class Spans(TaskKind):
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
     ) -> list[dict[str, Any]]:
-        made = []
+        """One answer per question: text, first character, probability, and the best candidates."""
+        answers = []
         for decoded in self.decode(examples, inputs, predictions):
             text, best = self.answer(decoded), decoded.candidates[:1]
             answer: dict[str, Any] = {"answer": text}
@@ -209,10 +220,11 @@ class Spans(TaskKind):
                 answer["no_answer_score"] = decoded.no_answer
             shown = decoded.candidates[:SHOWN]
             answer["candidates"] = [{"text": c.text, "start": c.start, "probability": c.probability} for c in shown]
-            made.append(answer)
-        return made
+            answers.append(answer)
+        return answers
 
-    def asked(self, text: Any, task: str, pairs: bool) -> Example:
+    def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
+        """A question with its context, given as a `Question` or as (question, context)."""
         if isinstance(text, Question):
             return text
         if isinstance(text, str) or len(text) != 2 or not all(isinstance(t, str) and t.strip() for t in text):
@@ -223,53 +235,58 @@ class Spans(TaskKind):
         return {"no_answer": self.no_answer, "threshold": self.threshold}
 
 
-def _best_spans(characters: np.ndarray, predictions: np.ndarray) -> list[tuple[float, int, int]]:
-    """(score, first character, the one after the last) of the most likely spans of a row."""
+def _best_spans(characters: np.ndarray, logits: np.ndarray) -> list[tuple[float, int, int]]:
+    """(score, first character, end character) of the most likely spans of a row."""
     inner = np.flatnonzero(characters[:, 0] >= 0)
     if not len(inner):
         return []
-    first = inner[np.argsort(-predictions[inner, 0], kind="stable")[:BEST]]
-    last = inner[np.argsort(-predictions[inner, 1], kind="stable")[:BEST]]
+    first = inner[np.argsort(-logits[inner, 0], kind="stable")[:BEST]]
+    last = inner[np.argsort(-logits[inner, 1], kind="stable")[:BEST]]
     width = last[None, :] - first[:, None]
     a, b = np.nonzero((width >= 0) & (width < LONGEST))
-    scores = predictions[first[a], 0] + predictions[last[b], 1]
+    scores = logits[first[a], 0] + logits[last[b], 1]
     chosen = np.argsort(-scores, kind="stable")[:BEST]
     return [(float(scores[i]), int(characters[first[a[i]], 0]), int(characters[last[b[i]], 1])) for i in chosen]
 
 
 def read_question(row: Mapping[str, Any], question: str, context: str, answers: str | None, where: str) -> Question:
-    """A row of a data file. `answers` has texts and where they begin, as SQuAD's files or as the hub's rows have them;
-    None: they are not wanted."""
+    """The question of one data row; `question`, `context` and `answers` name its columns.
+
+    Answers have a text and a first character, in the form of SQuAD's files or of the hub's rows. `answers` None:
+    answers are not read.
+    """
     for column in (question, context):
         if not isinstance(row.get(column), str) or not row[column].strip():
             raise DataError(f"{where}: {column} is {row.get(column)!r}. Expected a text.")
     found = None if answers is None else _answers(plain(row.get(answers)), row[context], where)
     if found and row.get("is_impossible"):
-        raise DataError(f"{where}: has answers, though it is marked impossible. Mend it, or drop the question.")
+        raise DataError(f"{where}: has answers, but is_impossible is set. Correct it, or drop the question.")
     return Question(row[question], row[context], None, str(row.get("id", "")), found)
 
 
 def _answers(given: Any, context: str, where: str) -> tuple[tuple[int, str], ...]:
+    """The answers as (first character, text), checked against the context."""
     try:
         if isinstance(given, Mapping):
             found = list(zip(given["answer_start"], given["text"], strict=True))
         else:
-            found = [(one["answer_start"], one["text"]) for one in given]
+            found = [(answer["answer_start"], answer["text"]) for answer in given]
         pairs = [(int(start), text) for start, text in found]
     except (KeyError, TypeError, ValueError):
         raise DataError(
-            f"{where}: {given!r} are no answers. Expected a list of objects with text and answer_start."
+            f"{where}: {given!r} cannot be read as answers. Expected a list of objects with text and answer_start."
         ) from None
     for start, text in pairs:
-        there = context[start : start + len(text)] if start >= 0 and isinstance(text, str) else ""
-        if not text or there != text:
+        found_text = context[start : start + len(text)] if start >= 0 and isinstance(text, str) else ""
+        if not text or found_text != text:
             raise DataError(
-                f"{where}: the answer {text!r} does not stand at character {start} of the context, where {there!r} is. "
-                "Mend it, or drop the question."
+                f"{where}: the answer {text!r} is not at character {start} of the context; {found_text!r} is there. "
+                "Correct it, or drop the question."
             )
     return tuple(pairs)
 
 
 def _gold(example: Example) -> tuple[tuple[int, str], ...]:
+    """The true answers; empty if the question has none."""
     assert isinstance(example, Question)
     return example.answers or ()

@@ -1,4 +1,4 @@
-"""Raw rows as they were read: tables under the names of their parts."""
+"""Tables of raw rows, as they were read from a source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from intarsia.tasks.reading import Row
 
-# The `_matched` names are those of MNLI, whose second dev and test sets come from other genres.
+# Part names in sources -> ours. The `_matched` names are MNLI's: its other dev and test sets have other genres.
 SPLIT_NAMES: dict[str, str] = {
     "train": "train",
     "dev": "dev",
@@ -25,27 +25,28 @@ SPLIT_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """Raw rows that remember where they stand, so that a complaint can name file, row and column."""
+    """Raw rows with their numbers in the source, so that an error can name file, row and column."""
 
     name: str
     unit: str  # what the numbers count: line, row or item
     numbers: Sequence[int]
     rows: list[Row]
-    lines: bool = False  # rows are lines of plain text, blank ones too (tasks/documents.py makes texts of them)
+    lines: bool = False  # rows are lines of plain text, including blank lines (documents.py joins them)
 
     def where(self, index: int, column: str) -> str:
+        """The place of a value, for error messages."""
         return f"{self.name}, {self.unit} {self.numbers[index]}, column {column!r}"
 
     @cached_property
     def columns(self) -> list[str]:
-        """Every column that some row has, in order of appearance."""
+        """All columns that any row has, in order of appearance."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The tables of a source under the names train, dev, test and all, as far as it has them."""
+    """The tables of a source by part: train, dev, test or all, as far as it has them."""
 
-    name: str  # of the source, for complaints
+    name: str  # of the source, for error messages
     tables: dict[str, Table]
     origin: dict[str, Any]  # provenance

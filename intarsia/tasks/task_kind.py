@@ -1,4 +1,8 @@
-"""What a task asks for: one label of n, several labels of n, or a score; its targets, its loss, its task_kind."""
+"""Task kinds: how examples become rows, how outputs become a loss, a metric and answers.
+
+`TaskKind` itself handles one label of n, several labels of n, and scores. The subclasses are `Tags` (tagging.py),
+`Spans` (spans.py) and `Words` (words.py); `kind_registry.py` maps each kind to its class.
+"""
 
 from __future__ import annotations
 
@@ -24,35 +28,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskKind:
-    """How a task's outputs are to be read. Scores are learned in standard units: `mean` and `spread` undo that.
+    """What training and serving need to know about a task's inputs, loss, metric and answers.
 
-    This class is for tasks whose head reads one vector a row. Kinds whose head reads every token are subclasses, with
-    inputs, targets, loss and answers of their own. Training and serving ask the same of any kind: `head`, `inputs`,
-    `at_step`, `row_targets`, `read`, `loss`, `predictions`, `tune`, `measure`, `asked` and `describe_all`.
+    An *example* is one labelled item of the data. A *row* is one token segment in a batch; a long example may have
+    several rows. A head that reads rows gets one vector per row. A head that reads tokens (`reads_tokens`) gets one
+    vector per token. N is the number of tokens in a batch, R of rows, d the base's width, k the number of outputs;
+    V is the number of vectors that the head reads: R, N, or for `Words` the number of hidden tokens.
+
+    Training calls, in this order:
+
+    1. `learn` makes the task kind from the training examples.
+    2. `head` makes the output layer.
+    3. `inputs` turns the examples of each part into rows. `training=True` marks the train part.
+    4. `row_targets` gives a target for each training row, [R, …].
+    5. At each step: `at_step` gives the segments of the batch. The encoder and `heads.pool` turn them into vectors
+       [R, d] or [N, d]. `read` selects those that the head reads [V, d]. The head gives logits [V, k]. `loss` is a
+       scalar.
+    6. At each validation: `read` and the head as in 5 (without `at_step`); `predictions` gives one array per row;
+       `tune` chooses the settings that depend on the dev part, `tuned` applies them, and `measure` gives the score.
+       `always` detects a collapsed run.
+    7. `to_dict` gives what the inlay must store. `kind_registry.stored_kind` restores the task kind from it.
+
+    Serving calls, in this order:
+
+    1. `head`, once for each inlay.
+    2. `parse_request` turns each request into an example without a label.
+    3. `inputs` turns the examples into rows.
+    4. `read`, then `predictions`, for each batch.
+    5. `describe_all` gives one answer per example, as plain JSON values. To evaluate a stored task, the bank calls
+       `measure` in its place.
+
+    A subclass overrides the methods that differ. `gold`, `targets`, `probabilities`, `decide` and `describe` are the
+    parts that the implementations in this class are made of.
     """
 
-    max_length: ClassVar[int] = 128  # tokens of a row, unless told otherwise
-    reported: ClassVar[tuple[str, ...]] = ()  # metrics of the test part, beside the one that was asked for
-    reads_tokens: ClassVar[bool] = False  # the head's outputs: one for each token, not for each row
-    draws: ClassVar[bool] = False  # training rows differ from step to step
+    max_length: ClassVar[int] = 128  # the default limit of tokens per row
+    reported: ClassVar[tuple[str, ...]] = ()  # test metrics that are reported beside the selected metric
+    reads_tokens: ClassVar[bool] = False  # the head reads one vector per token, not one per row
+    draws: ClassVar[bool] = False  # training rows are drawn anew at each step
 
     kind: Kind
     labels: tuple[str, ...] = ()
+    # Scores are learned in standard units: (score - mean) / spread, both taken from the training examples.
     mean: float = 0.0
     spread: float = 1.0
 
     @classmethod
     def learn(cls, kind: Kind, labels: tuple[str, ...], train: Sequence[Example]) -> TaskKind:
+        """The task kind for these training examples; scores take their mean and spread from them."""
         if kind != "score":
             return cls(kind, labels)
         values = np.array([float(e.label) for e in train])  # type: ignore[arg-type]
         return cls(kind, (), float(values.mean()), float(values.std()) or 1.0)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that an inlay stores beside kind and labels."""
+        return {"mean": self.mean, "spread": self.spread} if self.kind == "score" else {}
+
+    # The head and its inputs.
+
     @property
     def outputs(self) -> int:
+        """k, the number of outputs per row or token."""
         return 1 if self.kind == "score" else len(self.labels)
 
     def head(self, pooling: Pooling) -> Head:
+        """The output layer. Kinds that read tokens ignore `pooling`."""
         if pooling == "none" and not self.reads_tokens:
             raise IntarsiaError(
                 "the pooling none is for kinds that read tokens; choose mean, cls, pooler or trained-pooler."
@@ -62,50 +103,62 @@ class TaskKind:
     def inputs(
         self, examples: Sequence[Example], encoder: Encoder, max_length: int | None, *, training: bool = False
     ) -> Inputs:
-        """The rows of examples, cut to `max_length` tokens."""
+        """The rows of the examples, at most `max_length` tokens each. Here each example is one row."""
         texts, pairs = [e.text for e in examples], [e.pair for e in examples]
         return Inputs(encoder.tokenize(texts, pairs, max_length=max_length))
 
     def at_step(self, inputs: Inputs, rows: Sequence[int], seed: int, step: int) -> list[Segment]:
-        """The training rows of a step. What is drawn is a function of seed and step alone."""
+        """The segments of the given training rows at a step. Random choices depend on seed and step only."""
         return [inputs.segments[row] for row in rows]
 
     def read(self, states: Tensor, segments: Sequence[Segment]) -> Tensor:
-        """Of what `pool` gives for these rows, what the head reads."""
+        """The vectors that the head reads, [R, d] or [N, d] → [V, d]; `states` comes from `heads.pool`."""
         return states
 
-    def gold(self, examples: Sequence[Example]) -> np.ndarray:
-        """Labels as metrics take them: [n] ints, [n, k] bools, or [n] floats."""
-        if self.kind == "score":
-            return np.array([float(e.label) for e in examples])  # type: ignore[arg-type]
-        place = {label: i for i, label in enumerate(self.labels)}
-        if self.kind == "label":
-            return np.array([place[e.label] for e in examples])  # type: ignore[index]
-        gold = np.zeros((len(examples), len(self.labels)), bool)
-        for row, e in enumerate(examples):
-            gold[row, [place[label] for label in e.label]] = True  # type: ignore[union-attr]
-        return gold
+    # Targets and loss.
+
+    def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:
+        """The target of each row, [R, …]."""
+        return self.targets(examples)
 
     def targets(self, examples: Sequence[Example]) -> Tensor:
+        """`gold` in the form that the loss takes: [n] class numbers, [n, k] zeros and ones, or [n] standard units."""
         gold = self.gold(examples)
         if self.kind == "score":
             return torch.from_numpy((gold - self.mean) / self.spread).float()
         return torch.from_numpy(gold).long() if self.kind == "label" else torch.from_numpy(gold).float()
 
-    def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:
-        """[rows, …] what each row asks for."""
-        return self.targets(examples)
+    def gold(self, examples: Sequence[Example]) -> np.ndarray:
+        """The labels in the form that metrics take: [n] ints, [n, k] bools, or [n] floats."""
+        if self.kind == "score":
+            return np.array([float(e.label) for e in examples])  # type: ignore[arg-type]
+        number = {label: i for i, label in enumerate(self.labels)}
+        if self.kind == "label":
+            return np.array([number[e.label] for e in examples])  # type: ignore[index]
+        gold = np.zeros((len(examples), len(self.labels)), bool)
+        for row, e in enumerate(examples):
+            gold[row, [number[label] for label in e.label]] = True  # type: ignore[union-attr]
+        return gold
 
     def loss(self, logits: Tensor, targets: Tensor, segments: Sequence[Segment] = ()) -> Tensor:
-        """Mean over the rows."""
+        """The mean loss over the rows: logits [R, k], targets as `row_targets` gives them → a scalar."""
         if self.kind == "label":
             return F.cross_entropy(logits, targets)
         if self.kind == "labels":
             return F.binary_cross_entropy_with_logits(logits, targets)
         return F.mse_loss(logits[:, 0], targets)
 
+    # Predictions and their score.
+
+    def predictions(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
+        """One array per row: its probabilities [k], or those of its tokens [tokens, k]."""
+        probabilities = self.probabilities(logits)
+        if not self.reads_tokens:
+            return list(probabilities)
+        return np.split(probabilities, np.cumsum([len(segment.ids) for segment in segments])[:-1])
+
     def probabilities(self, logits: Tensor) -> np.ndarray:
-        """[n, k] for labels; for scores the scores themselves, [n, 1]."""
+        """Probabilities [V, k] of the labels; for scores the scores themselves [V, 1]."""
         logits = logits.detach().float().cpu()
         if self.kind == "label":
             return torch.softmax(logits, -1).numpy()
@@ -113,12 +166,19 @@ class TaskKind:
             return torch.sigmoid(logits).numpy()
         return logits.numpy() * self.spread + self.mean
 
-    def predictions(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
-        """What is said of each row: its probabilities, or those of each of its tokens."""
-        probabilities = self.probabilities(logits)
-        if not self.reads_tokens:
-            return list(probabilities)
-        return np.split(probabilities, np.cumsum([len(segment.ids) for segment in segments])[:-1])
+    def decide(self, probabilities: np.ndarray) -> np.ndarray:
+        """Predicted labels in the form of `gold`."""
+        if self.kind == "label":
+            return probabilities.argmax(-1)
+        return probabilities >= 0.5 if self.kind == "labels" else probabilities[:, 0]
+
+    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Settings that are chosen on the dev part, such as a threshold; none here."""
+        return {}
+
+    def tuned(self, found: Mapping[str, Any]) -> TaskKind:
+        """This task kind with the settings that `tune` found."""
+        return self
 
     def measure(
         self,
@@ -128,49 +188,21 @@ class TaskKind:
         predictions: Sequence[np.ndarray],
         resamples: int,
     ) -> Interval:
-        """The score of what was said of each row of the inputs."""
+        """The metric of the predictions with its bootstrap interval; `predictions` has one array per row."""
         predicted = self.decide(np.stack(list(predictions)))
         return bootstrap(metric, self.gold(examples), predicted, labels=self.labels, resamples=resamples)
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
-        """What is set by the validation part, beside the tensors."""
-        return {}
-
-    def tuned(self, found: Mapping[str, Any]) -> TaskKind:
-        """With what `tune` found."""
-        return self
-
     def always(self, examples: Sequence[Example], predictions: Sequence[np.ndarray]) -> str | None:
-        """The one label that all rows get, though their true ones differ: a run that has collapsed."""
+        """The label if all rows get the same one although their true labels differ (a collapsed run), else None."""
         if self.kind != "label" or len({e.label for e in examples}) < 2:
             return None
         (first, *others) = np.unique(self.decide(np.stack(list(predictions))))
         return None if others else self.labels[first]
 
-    def decide(self, probabilities: np.ndarray) -> np.ndarray:
-        """Predictions in the form of `gold`."""
-        if self.kind == "label":
-            return probabilities.argmax(-1)
-        return probabilities >= 0.5 if self.kind == "labels" else probabilities[:, 0]
+    # Requests and answers.
 
-    def describe(self, row: np.ndarray) -> dict[str, Any]:
-        """One answer as plain values."""
-        if self.kind == "score":
-            return {"score": float(row[0])}
-        table = {label: float(p) for label, p in zip(self.labels, row, strict=True)}
-        if self.kind == "labels":
-            return {"labels": [label for label, p in table.items() if p >= 0.5], "probabilities": table}
-        best = int(row.argmax())
-        return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}
-
-    def describe_all(
-        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
-    ) -> list[dict[str, Any]]:
-        """An answer for each example, as plain values."""
-        return [self.describe(row) for row in predictions]
-
-    def asked(self, text: Any, task: str, pairs: bool) -> Example:
-        """What was asked of a task, as an example without a label."""
+    def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
+        """A request as an example without a label. `pairs`: the task is over text pairs."""
         if isinstance(text, str):
             if pairs:
                 raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
@@ -179,5 +211,18 @@ class TaskKind:
             raise IntarsiaError(f"the task {task!r} is over single texts, but a pair was given.")
         return Example(text[0], text[1])
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "spread": self.spread} if self.kind == "score" else {}
+    def describe_all(
+        self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
+    ) -> list[dict[str, Any]]:
+        """One answer per example, as plain JSON values."""
+        return [self.describe(row) for row in predictions]
+
+    def describe(self, row: np.ndarray) -> dict[str, Any]:
+        """The answer for one row of probabilities [k]."""
+        if self.kind == "score":
+            return {"score": float(row[0])}
+        table = {label: float(p) for label, p in zip(self.labels, row, strict=True)}
+        if self.kind == "labels":
+            return {"labels": [label for label, p in table.items() if p >= 0.5], "probabilities": table}
+        best = int(row.argmax())
+        return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}

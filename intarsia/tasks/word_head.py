@@ -1,10 +1,10 @@
-"""The head over all words: a transform of a token's state, and an output tied to the base's word embeddings.
+"""The head for masked words: a transform of a token's state, and an output tied to the base's word embeddings.
 
-The embeddings are the base's own, frozen, and never a part of the head; a method that trains them trains both ends.
-What the task has for itself is the transform (a dense layer, the base's activation, a LayerNorm, as BERT's and its
-followers' pretraining heads have it) and a bias for each word. Where the checkpoint holds such a head they start as
-it. Otherwise the dense layer starts as the identity, since states are near the embeddings that they are compared with
-(on MiniLM, 19 steps took the perplexity to 1,216, and to 1,615 from a random start).
+The head does not own the embeddings: they are the base's and frozen. A method that trains the embeddings changes input
+and output together. The task's own tensors are the transform (a dense layer, the base's activation and a LayerNorm, as
+in the pretraining heads of BERT and its successors) and a bias per word. If the checkpoint has a pretraining head, they
+are initialised from it. Otherwise the dense layer starts as the identity, because states are close to the embeddings
+with which they are compared. (MiniLM after 19 steps: perplexity 1,216 from the identity, 1,615 from a random start.)
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WordHead(Head):
-    outputs: int = 0  # as many as the base has words
+    """Logits over the base's vocabulary for each hidden token."""
+
+    outputs: int = 0  # unused: the base's vocabulary gives the number
     pooling: Pooling = "none"
 
     def tensors(self, shape: Shape, width: int | None = None) -> dict[str, Spec]:
-        words, e = shape.words.shape  # e is the base's width, or less where its embeddings are factorised
+        words, e = shape.words.shape  # e is the base's width, or less if its embeddings are factorised
         d = width or shape.width
         return {
             "dense.weight": Spec((e, d), "identity" if e == d else "normal", STD, decay=True),
@@ -58,7 +60,7 @@ class WordHead(Head):
         pooler: Mapping[str, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """[tokens, d] → [tokens, words]."""
+        """The logits: rows [tokens, d] → [tokens, words]."""
         if own is not None:
             rows = own(rows)
         rows = rows.to(tensors["dense.weight"].dtype)
@@ -73,13 +75,15 @@ class WordHead(Head):
 
 
 def _activation(config: Any) -> Callable[[Tensor], Tensor]:
+    """The activation function that the base's configuration names."""
     from transformers.activations import ACT2FN
 
     names = ("hidden_act", "activation", "classifier_activation")  # the last is ModernBERT's
-    found: Callable[[Tensor], Tensor] = ACT2FN[next(getattr(config, n) for n in names if hasattr(config, n))]
-    return found
+    activation: Callable[[Tensor], Tensor] = ACT2FN[next(getattr(config, n) for n in names if hasattr(config, n))]
+    return activation
 
 
 def _eps(encoder: Encoder) -> float:
+    """The epsilon of the base's LayerNorm."""
     config = encoder.model.config
     return float(getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12)))

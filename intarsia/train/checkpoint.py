@@ -28,7 +28,8 @@ class State:
     phase_epoch: int = 0  # completed epochs when the phase began
     best: float | None = None  # best validation score
     best_epoch: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # from the start to the end, less interruptions
+    own_seconds: float = 0.0  # of these the run's share, where other runs were in its passes
     tokens: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry per epoch
 
@@ -45,7 +46,8 @@ def read(path: Path) -> tuple[State, dict[str, Tensor]] | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            state = State(**json.loads(file.metadata()["state"]))
+            known = json.loads(file.metadata()["state"])
+            state = State(**{"own_seconds": known["seconds"], **known})  # states written before were of runs alone
             return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, KeyError, TypeError, ValueError):
         return None

@@ -24,6 +24,7 @@ from intarsia.train.order import epoch_batches
 from intarsia.train.run import Run, Trained
 from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.stepper import RowPredictions
+from intarsia.train.time_shares import TimeShares, tokens_in
 from intarsia.train.trunk import TrunkCache
 
 
@@ -102,6 +103,7 @@ def train_together(
     done: Done,
     together: int | None = None,
     score_test: bool = False,
+    wanted: Callable[[Job], bool] = lambda _: True,
     state_file: StateFile = lambda _: None,
     watch: Watch | None = None,
     save_every: float = 15.0,
@@ -113,17 +115,23 @@ def train_together(
     affected. Jobs that change the base, or learn from stored states, run one at a time.
 
     `jobs` is read when slots become free, so it may be a queue that other code fills or empties. Its length hint limits
-    the number of training slots. With `score_test`, the best checkpoint of each job is also scored on the test part;
+    the number of training slots. `wanted` is called right before a job takes its slot; a job that another process has
+    finished meanwhile is skipped. With `score_test`, the best checkpoint of each job is also scored on the test part;
     this score selects nothing.
 
     `trunk` caches the outputs of the lower layers for jobs without dropout there (None: in memory only). It is empty
     when all jobs have ended. Feature-based jobs store the base's states in its folder, and these files remain.
     """
-    queue = _Queue(jobs)
+    queue = _Queue(jobs, wanted)
     trunk = trunk or TrunkCache(encoder)
     scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
     active_jobs: dict[Run, ActiveJob] = {}
-    saving, tidy = _Saving(save_every), MemoryTrim()
+    saving, tidy, shares = _Saving(save_every), MemoryTrim(), TimeShares()
+
+    def ended(job: Job, result: Trained | IntarsiaError) -> None:
+        done(job, result)
+        shares.skip()
+
     admitted = 1  # the number of active jobs at the last read of the queue, which is read again when a job has left
     with _Interrupts() as interrupts:
         while True:
@@ -134,40 +142,46 @@ def train_together(
                 run = scheduler.run(job, active_jobs, _Reading(job, watch, interrupts))
                 active_job = ActiveJob(run, state_file(job), watch, scheduler.tell_every)
                 active_jobs[active_job.run] = active_job
+                shares.charge({active_job.run: 1.0})
             admitted = len(active_jobs)
             if not active_jobs:
                 break
             if any(active_job.epoch_over() for active_job in active_jobs.values()):
-                _note(scheduler.stepper.losses(wait=True), active_jobs, done)
-                _end_epochs(active_jobs, scheduler, done, score_test=score_test)
+                _note(scheduler.stepper.losses(wait=True), active_jobs, ended)
+                _end_epochs(active_jobs, scheduler, ended, shares, score_test=score_test)
                 if saving.cheap(active_jobs.values()):
                     saving.save(active_jobs.values())
                 continue
             scheduler.stepper.step([(run, active_job.next_rows()) for run, active_job in active_jobs.items()])
-            _note(scheduler.stepper.losses(), active_jobs, done)
+            shares.charge({run: active_job.tokens_a_step for run, active_job in active_jobs.items()})
+            _note(scheduler.stepper.losses(), active_jobs, ended)
             if encoder.device.type == "cpu":
                 tidy()
             if saving.due(active_jobs.values()) or interrupts.wanted:
-                _note(scheduler.stepper.losses(wait=True), active_jobs, done)
+                _note(scheduler.stepper.losses(wait=True), active_jobs, ended)
                 saving.save(active_jobs.values())
             interrupts.obey()
     trunk.close()
     encoder.check_frozen()
 
 
-def _end_epochs(active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: Done, *, score_test: bool) -> None:
+def _end_epochs(
+    active_jobs: dict[Run, ActiveJob], scheduler: Scheduler, done: Done, shares: TimeShares, *, score_test: bool
+) -> None:
     """Score the runs whose epoch is over; remove the runs that have ended or whose predictions are not finite."""
     ended = [active_job for active_job in active_jobs.values() if active_job.epoch_over()]
     over = []
-    for active_job, predictions in zip(
-        ended, scheduler.stepper.predict([active_job.run for active_job in ended], "dev"), strict=True
-    ):
+    runs = [active_job.run for active_job in ended]
+    answers = scheduler.stepper.predict(runs, "dev")
+    shares.charge({run: tokens_in(run, "dev") for run in runs})
+    for active_job, predictions in zip(ended, answers, strict=True):
         if not _finite(predictions):
             _leave(active_job.run, active_jobs)
             done(active_job.run.job, active_job.run.diverged(None))
         elif not active_job.end_epoch(predictions):
             over.append(active_job.run)
     tested = _test_scores(over, scheduler) if score_test else {}
+    shares.charge({run: float(len(run.job.data.test)) for run in over})
     for run in over:
         _leave(run, active_jobs)
         scheduler.encoder.check_untouched()
@@ -216,17 +230,22 @@ def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob]
 class _Queue:
     """The jobs in their order; jobs that cannot share a pass with the active jobs wait."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.jobs, self.waiting = iter(jobs), list[Job]()
+    def __init__(self, jobs: Iterable[Job], wanted: Callable[[Job], bool]) -> None:
+        self.jobs, self.wanted, self.waiting = iter(jobs), wanted, list[Job]()
 
     def next(self, accepts: Callable[[Job], bool]) -> Job | None:
-        for i, job in enumerate(self.waiting):
-            if accepts(job):
-                return self.waiting.pop(i)
-        for job in self.jobs:
-            if accepts(job):
+        waiting, self.waiting = self.waiting, []
+        for i, job in enumerate(waiting):
+            if not accepts(job):
+                self.waiting.append(job)
+            elif self.wanted(job):
+                self.waiting += waiting[i + 1 :]
                 return job
-            self.waiting.append(job)
+        for job in self.jobs:
+            if not accepts(job):
+                self.waiting.append(job)
+            elif self.wanted(job):
+                return job
         return None
 
 
@@ -263,6 +282,7 @@ class ActiveJob:
         self.clock = _Clock(run, watch, tell_every)
         self.epoch = len(run.state.history)
         self.batches = self._batches()
+        self.tokens_a_step = tokens_in(run, "train") / run.steps_an_epoch  # in the mean
 
     def _batches(self) -> list[list[int]]:
         s = self.run.job.settings

@@ -42,7 +42,28 @@ def is_exclusive(method: Method) -> bool:
 
 
 class Diverged(IntarsiaError):
-    """The loss or the validation outputs of a run contain NaN or infinity."""
+    """The loss or the validation outputs of a run contain NaN or infinity; `seconds` is the run's own time."""
+
+    def __init__(self, message: str, seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+def check_job(job: Job, shape: Shape) -> None:
+    """Raise if the method, the task kind and the settings of a job do not fit together on this base."""
+    data, task_kind = job.data, kind_for(job.data)
+    job.method.check(shape)
+    if task_kind.reads_tokens and job.method.cached:
+        raise IntarsiaError(
+            f"the method {job.method.name} learns from one vector per text, but the task kind {data.kind!r} needs one "
+            "vector per word. Choose another method."
+        )
+    if task_kind.draws and not job.settings.trunk_dropout:
+        raise IntarsiaError(
+            f"the outputs of the lower layers cannot be cached for the task kind {data.kind!r}: new words are masked "
+            "at each step. Leave trunk_dropout on."
+        )
+    check_choosing(job.settings.metric or default_metric(data.kind, data.labels), data.kind, data.labels)
 
 
 @dataclass(frozen=True)
@@ -79,21 +100,10 @@ class Run:
         training slots from which the run takes its slot in each phase; None: the run creates a slot of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
-        self.method.check(shape)
+        check_job(job, shape)
         self.task_kind = kind_for(data)
-        if self.task_kind.reads_tokens and self.method.cached:
-            raise IntarsiaError(
-                f"the method {self.method.name} learns from one vector per text, but the task kind {data.kind!r} needs "
-                "one vector per word. Choose another method."
-            )
-        if self.task_kind.draws and not settings.trunk_dropout:
-            raise IntarsiaError(
-                f"the outputs of the lower layers cannot be cached for the task kind {data.kind!r}: new words are "
-                "masked at each step. Leave trunk_dropout on."
-            )
         self.head = self.task_kind.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
-        check_choosing(self.metric, data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
         self.cache, self.tell = cache, tell
@@ -247,7 +257,8 @@ class Run:
         reason = "its validation outputs contain NaN or infinity" if loss is None else f"its loss is {loss}"
         return Diverged(
             f"training of {self.job.name!r} diverged at step {self.state.step + (loss is not None)} of {self.steps}: "
-            f"{reason}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}."
+            f"{reason}. Nothing was stored; try a learning rate below {self.job.settings.learning_rate:g}.",
+            self.state.own_seconds,
         )
 
     def score(

@@ -11,14 +11,16 @@ import torch
 
 import intarsia
 from intarsia import files
-from intarsia.bank.sweep import Moment, Point, Sweep
-from intarsia.cli import sweep_table
+from intarsia.bank import learning
+from intarsia.bank.sweep import SweepResults
+from intarsia.cli import sweep_table, time_left
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, to_dict
 from intarsia.tasks import load_data
 from intarsia.train.grid import PAPER, SMALL, Grid, read_grid
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train
+from intarsia.train.runner import JobResult, PlannedJob, RunnerEvent
 from tests.support.families import opinions, tiny_with_words
 from tests.support.token_tasks import colours, riddles
 
@@ -64,7 +66,7 @@ def test_a_sweep_without_dropout_below_takes_each_row_there_once(tmp_path: Path)
 
     handle = encoder.model.encoder.layer[0].attention.register_forward_pre_hook(count)
     seen: list[int] = []
-    found = bank.sweep({"one": data}, grid, watch=lambda moment: seen.append(tokens[0]))
+    found = bank.sweep({"one": data}, grid, watch=lambda _: seen.append(tokens[0]))
     handle.remove()
     rows = encoder.tokenize([e.text for e in (*data.train, *data.dev)])
     assert seen[-1] == sum(len(row.ids) for row in rows)
@@ -95,9 +97,9 @@ def test_a_killed_sweep_repeats_no_finished_job(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
-    def kill(moment: Moment) -> None:
-        if moment.point is not None:
-            seen.append(moment.point.key)
+    def kill(event: RunnerEvent) -> None:
+        if event.result is not None:
+            seen.append(event.key)
             if len(seen) == 2:
                 raise Killed
 
@@ -105,9 +107,9 @@ def test_a_killed_sweep_repeats_no_finished_job(tmp_path: Path) -> None:
         bank.sweep(tasks, GRID, together=2, watch=kill)
     again: list[tuple[str, bool]] = []
 
-    def note(moment: Moment) -> None:
-        if moment.point is not None:
-            again.append((moment.point.key, moment.stored))
+    def note(event: RunnerEvent) -> None:
+        if event.result is not None:
+            again.append((event.key, event.stored))
 
     found = bank.sweep(tasks, GRID, together=2, watch=note)
     assert [key for key, stored in again if stored] == seen
@@ -123,11 +125,12 @@ def test_a_killed_sweep_whose_points_are_equal_keeps_the_one_it_stored(tmp_path:
     ended = {job.key(encoder.fingerprint): train(job, encoder) for job in jobs[:2]}
     for trained in ended.values():
         trained.state.best = 0.5
-    sweep = Sweep(jobs, encoder, tmp_path)
+    results = SweepResults(jobs, encoder, tmp_path)
     for job in (jobs[1], jobs[0]):
-        sweep._done(job, ended[job.key(encoder.fingerprint)])
-    again = Sweep(jobs, encoder, tmp_path)  # reads its points in the order of the grid
-    assert list(again.points) == keys[:2]
+        key = job.key(encoder.fingerprint)
+        results.add(job, key, ended[key])
+    again = SweepResults(jobs, encoder, tmp_path)  # reads its results in the order of the grid
+    assert list(again.found) == keys[:2]
     chosen, trained = again.best("task")
     assert chosen == jobs[1]
     assert all(torch.equal(t, ended[keys[1]].tensors[name]) for name, t in trained.tensors.items())
@@ -140,21 +143,22 @@ def test_a_kill_while_a_better_point_is_stored_leaves_a_best_one(
     jobs = GRID.jobs("task", load_data(opinions(60)))
     worse, better = train(jobs[0], encoder), train(jobs[1], encoder)
     worse.state.best, better.state.best = 0.4, 0.6
-    sweep = Sweep(jobs, encoder, tmp_path)
-    sweep._done(jobs[0], worse)
+    results = SweepResults(jobs, encoder, tmp_path)
+    keys = [job.key(encoder.fingerprint) for job in jobs]
+    results.add(jobs[0], keys[0], worse)
     write, count = files.replace, [0]
 
     def cut(*arguments: Any) -> None:
         count[0] += 1
-        if count[0] == 2:  # the tensors are written, the point is not
+        if count[0] == 2:  # the tensors are written, the result is not
             raise OSError("power cut")
         write(*arguments)
 
     monkeypatch.setattr(files, "replace", cut)
     with pytest.raises(OSError, match="power cut"):
-        sweep._done(jobs[1], better)
-    again = Sweep(jobs, encoder, tmp_path)
-    assert len(again.points) == 1 and again.best("task")[0] == jobs[0]
+        results.add(jobs[1], keys[1], better)
+    again = SweepResults(jobs, encoder, tmp_path)
+    assert len(again.found) == 1 and again.best("task")[0] == jobs[0]
 
 
 def test_a_sweep_in_which_all_diverge_says_so(tmp_path: Path) -> None:
@@ -196,39 +200,95 @@ def test_rows_of_spans_are_long_and_words_left_out_are_counted(tmp_path: Path) -
     assert tags.training["max_length"] == 6 and tags.data["words_left_out"] > 0
 
 
-def _point(rate: float, dev: float | None = 0.5) -> Point:
-    settings = {"learning_rate": rate, "epochs": 10, "batch_size": 32, "seed": 0}
-    return Point("task", str(rate), to_dict(Bottleneck(4)), settings, dev, None)
+def _ended(planned: PlannedJob, dev: float | None = 0.5) -> RunnerEvent:
+    job = planned.job
+    result = JobResult("task", planned.key, to_dict(job.method), vars(job.settings), dev, None)
+    return RunnerEvent(job=job, key=planned.key, result=result)
 
 
-def _progress(rate: float, share: float) -> Moment:
-    job = Job("task", load_data(opinions(20)), Bottleneck(4), settings=Settings(learning_rate=rate))
-    return Moment(progress=Progress(job, round(100 * share), 100, 1, 5, 0.1, "accuracy", None, 1.0, 1.0, 0))
+def _progress(planned: PlannedJob, step: int) -> RunnerEvent:
+    progress = Progress(planned.job, step, 100, 1, 5, 0.1, "accuracy", None, 1.0, 1.0, 0)
+    return RunnerEvent(job=planned.job, key=planned.key, progress=progress)
 
 
 def test_the_time_left_does_not_jump_where_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(sweep_table.time, "monotonic", lambda: clock[0])
-    board = sweep_table.Board()
-    board.take(Moment(planned={"task": 8}))
-    assert board.left() == "time left unknown"
-    rates = (1e-4, 2e-4, 3e-4, 4e-4)
-    moments = {rate: _progress(rate, 0.0) for rate in rates}
+    monkeypatch.setattr(time_left.time, "monotonic", lambda: clock[0])
+    board, data = sweep_table.Board(), load_data(opinions(20))
+    jobs = [
+        Job("task", data, Bottleneck(4), settings=Settings(learning_rate=rate))
+        for rate in (1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 8e-4)
+    ]
+    planned = [PlannedJob(str(number), job, 3.0) for number, job in enumerate(jobs)]
+    board.take(RunnerEvent(planned=planned))
+    assert str(board.left) == "time left unknown" and board.jobs == {"task": 8}
     for step in range(1, 98):  # the last steps are not told
         clock[0] += 1.0
-        for moment in moments.values():
-            board.take(Moment(progress=replace(moment.progress, step=step)))  # type: ignore[type-var]
-            board.left()
-    shown = [board.left()]
-    for rate in rates:
-        board.take(Moment(point=_point(rate)))
-        shown.append(board.left())
-    assert len(set(shown)) == 1 and 95 < board.end - clock[0] < 110 and not board.running["task"]  # type: ignore[operator]
-    for rate in (5e-4, 6e-4, 7e-4, 8e-4):  # all of the rest diverge: nothing is left to do
-        board.take(_progress(rate, 0.01))
-        board.take(Moment(point=_point(rate, None)))
-    assert board.left() == "0s left"
+        for one in planned[:4]:
+            board.take(_progress(one, step))
+            board.left.seconds()
+    shown = [str(board.left)]
+    for one in planned[:4]:
+        board.take(_ended(one))
+        shown.append(str(board.left))
+    assert len(set(shown)) == 1 and 95 < board.left.end - clock[0] < 110 and not board.running["task"]  # type: ignore[operator]
+    for one in planned[4:]:  # all of the rest diverge: nothing is left to do
+        board.take(_progress(one, 1))
+        board.take(_ended(one, None))
+    assert str(board.left) == "0s left"
 
 
-def test_the_small_grid_is_no_default_on_a_cpu(tmp_path: Path) -> None:
-    assert not intarsia.open(tmp_path / "bank", tiny_with_words()).sweep_is_cheap(load_data(opinions(60)))
+def test_costs_of_jobs_weigh_in_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time_left.time, "monotonic", lambda: clock[0])
+    job = Job("task", load_data(opinions(20)), Bottleneck(4))
+    planned = [PlannedJob("stored", job, 50.0), PlannedJob("long", job, 3.0), PlannedJob("short", job, 1.0)]
+    left = time_left.TimeLeft()
+    left.take(RunnerEvent(planned=planned))
+    left.take(replace(_ended(planned[0]), stored=True))
+    assert left.seconds() is None and left.share == 0.0  # the stored result took no time of this process
+    clock[0] = 30.0
+    left.take(_ended(planned[1]))
+    assert left.seconds() == pytest.approx(10.0) and left.share == 0.75
+
+
+def test_learn_tries_the_small_grid_where_it_is_told_to(tmp_path: Path) -> None:
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    data, events, steps = load_data(opinions(40)), list[RunnerEvent](), list[Progress]()
+    swept = bank.learn("one", data, sweep=True, settings={"seed": 3}, watch=steps.append, events=events.append)
+    assert len(events[0].planned or ()) == 9 == len(swept.header.training["grid"])
+    assert sum(event.result is not None for event in events) == 9 and len({id(p.job) for p in steps}) == 9
+    assert swept.header.training["seed"] == 3
+    events.clear()
+    one = bank.learn("one", data, settings={"epochs": 2}, events=events.append)  # on a CPU one run, unless told to
+    assert len(events[0].planned or ()) == 1 and "grid" not in one.header.training
+    assert one.version == 2 and one.header.training["epochs"] == 2 and one.header.method == to_dict(Bottleneck(64))
+    assert events[-1].result is not None and events[-1].result.dev == one.header.metrics["dev"]
+    assert not list((tmp_path / "bank" / "work").iterdir())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"method": Bottleneck(4)}, {"settings": Settings()}, {"settings": {"learning_rate": 1e-3}}, {"fresh": True}],
+)
+def test_a_grid_together_with_a_choice_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    with pytest.raises(IntarsiaError, match="leave out the method"):
+        bank.learn("one", load_data(opinions(40)), sweep=True, **given)
+    assert not list((tmp_path / "bank").glob("work/*"))
+
+
+def test_learn_asks_whether_the_grid_is_cheap_only_where_nothing_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(learning, "cheap_together", lambda jobs, _: asked.append(len(jobs)))
+    bank, data = intarsia.open(tmp_path / "bank", tiny_with_words()), load_data(opinions(30))
+    quick = {"epochs": 1}
+    bank.learn("one", data, Bottleneck(4), settings=quick)
+    bank.learn("one", data, settings=quick)
+    bank.learn("one", data, settings=Settings(epochs=1))
+    bank.learn("one", data, Bottleneck(4), sweep=False, settings=quick)
+    assert not asked
+    bank.learn("one", data, settings={"metric": "matthews", "patience": None})
+    assert asked == [9]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,17 @@ import pytest
 
 from intarsia.cli.lab_tables import comparison_rows
 from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.noise import Noise
 from intarsia.errors import BankError, IntarsiaError
-from intarsia.lab import bench
-from intarsia.lab.bench import Moment
 from intarsia.lab.compare import compare
 from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff
 from intarsia.lab.labels import Box, place_labels
 from intarsia.methods import LoRA, parse, to_dict
 from intarsia.tasks import TaskData, load_data
-from intarsia.train import loop
+from intarsia.train import runner
 from intarsia.train import step as step_module
+from intarsia.train.runner import RunnerEvent
 from tests.support.families import opinions, save_tiny, tiny_with_words
 
 RECIPE: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "batch_size": 16}
@@ -94,14 +95,15 @@ def test_a_finished_comparison_is_drawn_again_without_training(
     finished: tuple[Comparison, Path], encoder: Encoder, task: TaskData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, folder = finished
-    monkeypatch.setattr(loop, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(runner, "train_together", lambda jobs, *_, **__: [pytest.fail("trained again") for _ in jobs])
     (folder / "tradeoff.png").unlink()
-    seen: list[Moment] = []
+    seen: list[RunnerEvent] = []
     again = compare(  # other names of the same methods, and a part of them
         task, {"LoRA": LoRA(2), "full": parse("full")}, seeds=2, encoder=encoder, folder=folder, metric="accuracy",
         watch=seen.append, **RECIPE,
     )  # fmt: skip
-    assert again.row("LoRA").results == found.row("lora-2").results and all(moment.stored for moment in seen)
+    assert again.row("LoRA").results == found.row("lora-2").results and len(seen) == 5
+    assert all(event.stored and event.result is not None for event in seen[1:])
     assert (folder / "tradeoff.png").is_file() and len(again.rows) == 2
 
 
@@ -113,30 +115,60 @@ def test_after_a_crash_nothing_is_repeated(
 
     def crashing(pairs: Any) -> list[float]:
         ((run, _),) = pairs
-        if crash and run.method.name == "lora" and run.state.step == 7:  # in the second epoch
+        if crash and run.method.name == "bitfit" and run.state.step == 7:  # in the second epoch
             raise OSError("power cut")
         taken.append((run.method.name, run.job.settings.seed, run.state.step))
         return step(pairs)
 
     monkeypatch.setattr(step_module, "step_together", crashing)
-    options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE, "epochs": 2}
+    options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE, "epochs": 2, "together": 1}
     crash = True
     with pytest.raises(OSError, match="power cut"):
         compare(task, ["bitfit", "lora", "ia3"], **options)
     assert len(list((tmp_path / "runs").iterdir())) == 2 and len(list((tmp_path / "work").iterdir())) == 1
     crash = False
-    seen: list[Moment] = []
+    seen: list[RunnerEvent] = []
     found = compare(task, ["bitfit", "lora", "ia3"], **options, watch=seen.append)
     # The state was stored at the end of an epoch of five steps: two are taken twice, all others once.
     assert sorted(set(taken)) == [(name, s, i) for name in ("bitfit", "ia3", "lora") for s in (0, 1) for i in range(10)]
-    assert sorted(t for t in set(taken) if taken.count(t) > 1) == [("lora", 0, 5), ("lora", 0, 6)]
-    ended = [(moment.name, moment.seed, moment.stored) for moment in seen if moment.result is not None]
-    assert ended[:3] == [("bitfit", 0, True), ("bitfit", 1, True), ("lora", 0, False)] and len(ended) == 6
-    running = [moment for moment in seen if moment.info]
-    assert all(moment.seconds_left is not None and 0 <= moment.share <= 1 for moment in running)
+    assert sorted(t for t in set(taken) if taken.count(t) > 1) == [("bitfit", 0, 5), ("bitfit", 0, 6)]
+    ended = [
+        (event.job.method.name, event.job.settings.seed, event.stored)
+        for event in seen
+        if event.job is not None and event.result is not None
+    ]
+    assert ended[:3] == [("lora", 0, True), ("lora", 1, True), ("bitfit", 0, False)] and len(ended) == 6
     monkeypatch.setattr(step_module, "step_together", step)
-    fresh = compare(task, ["lora"], **{**options, "folder": tmp_path / "fresh"})
-    assert [r.test for r in found.row("lora").results] == [r.test for r in fresh.row("lora").results]
+    fresh = compare(task, ["bitfit"], **{**options, "folder": tmp_path / "fresh"})
+    assert [r.test for r in found.row("bitfit").results] == [r.test for r in fresh.row("bitfit").results]
+
+
+def test_runs_share_passes(encoder: Encoder, task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[list[tuple[str, int]]] = []
+    step = step_module.step_together
+
+    def counted(pairs: Any) -> list[float]:
+        passes.append([(run.method.name, run.job.settings.seed) for run, _ in pairs])
+        return step(pairs)
+
+    monkeypatch.setattr(step_module, "step_together", counted)
+    monkeypatch.setattr(
+        step_module, "_noise", lambda pairs: Noise([0], pairs[0][0].encoder.device, dropout=False)
+    )  # with dropout, the masks of a CPU's pass depend on all runs in it
+    options: dict[str, Any] = {"encoder": encoder, "seeds": 2, **RECIPE}
+    methods = ["houlsby-4", "lora-2", "bitfit", "full"]
+    began = time.monotonic()
+    shared = compare(task, methods, folder=tmp_path / "shared", **options)
+    took = time.monotonic() - began
+    steps = shared.row("full").results[0].steps
+    assert passes[:steps] == [passes[0]] * steps and len(passes[0]) == 6
+    assert passes[steps:] == [[("full", seed)] for seed in (0, 1) for _ in range(steps)]
+    assert sum(result.seconds for row in shared.rows for result in row.results) <= took  # shares of one clock
+    alone = compare(task, methods, folder=tmp_path / "alone", together=1, **options)
+    for one, other in zip(shared.rows, alone.rows, strict=True):
+        for a, b in zip(one.results, other.results, strict=True):
+            assert a.test == b.test and a.dev == b.dev
+            assert [e["loss"] for e in a.history] == pytest.approx([e["loss"] for e in b.history], abs=1e-5)
 
 
 def test_a_method_that_fails_is_a_row_and_the_others_go_on(
@@ -145,10 +177,12 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     step = step_module.step_together
 
     def diverging(pairs: Any) -> list[float]:
-        ((run, _),) = pairs
-        if (run.method.name == "bitfit" and run.job.settings.seed == 1) or run.method.name == "ia3":
-            raise IntarsiaError("training diverged")
-        return step(pairs)
+        losses = step(pairs)
+        wrong = {("bitfit", 1), ("ia3", 0), ("ia3", 1)}
+        return [
+            math.nan if (run.method.name, run.job.settings.seed) in wrong else loss
+            for (run, _), loss in zip(pairs, losses, strict=True)
+        ]
 
     monkeypatch.setattr(step_module, "step_together", diverging)
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 2, **RECIPE}
@@ -157,7 +191,8 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(
     table = {cells[0]: cells[1:] for cells in comparison_rows(found)}
     assert table["top-9"][0] == "–" and table["top-9"][2] == "not applicable" and "3" in found.row("top-9").problems[0]
     assert table["ia3"][2] == "failed" and found.row("ia3").score is None and len(found.row("ia3").problems) == 2
-    assert "[1 of 2 seeds]" in table["bitfit"][2] and found.row("bitfit").problems == ["seed 1: training diverged"]
+    assert "[1 of 2 seeds]" in table["bitfit"][2] and len(found.row("bitfit").problems) == 1
+    assert found.row("bitfit").problems[0].startswith("seed 1: training of 'compare' diverged at step")
     assert Comparison.from_dict(found.to_dict()) == found
     again = compare(task, ["ia3"], **options)  # known to diverge: not tried again
     assert again.row("ia3").problems and (tmp_path / "tradeoff.png").is_file()
@@ -211,10 +246,10 @@ def test_the_search_without_bert_is_stored_too(
     from intarsia.lab import no_bert
 
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 1, "no_bert": 0.001, **RECIPE}
-    seen: list[Moment] = []
-    found = compare(task, ["layernorm"], **options, watch=seen.append)
+    seen: list[no_bert.Progress] = []
+    found = compare(task, ["layernorm"], **options, search_watch=seen.append)
     assert found.baseline and found.baseline_score and found.baseline_score.bounds == "95 % bootstrap"
-    assert any(moment.name == bench.NO_BERT and moment.method == moment.methods == 2 for moment in seen)
+    assert seen and all(0 <= p.share <= 1 for p in seen)
     monkeypatch.setattr(no_bert, "search", lambda *_, **__: pytest.fail("searched again"))
     assert compare(task, ["layernorm"], **options).baseline == found.baseline
     assert "no BERT" in (tmp_path / "comparison.html").read_text()

@@ -105,7 +105,7 @@ def test_masks_are_filled_in_beside_other_tasks(bank: Bank) -> None:
             assert len(probabilities) == 5 and sorted(probabilities, reverse=True) == probabilities
             assert 0 < sum(probabilities) <= 1 + 1e-6
             assert probabilities == pytest.approx([w["probability"] for w in other["words"]], abs=1e-5)
-    with pytest.raises(IntarsiaError, match=r"nothing to fill in in 'red apple'.*\[MASK\]"):
+    with pytest.raises(IntarsiaError, match=r"'red apple' has no mask to fill in.*\[MASK\]"):
         bank.predict("words", ["red [MASK]", "red apple"])
     with pytest.raises(IntarsiaError, match="fills in the masks of a text"):
         bank.predict("words", [("red", "apple")])

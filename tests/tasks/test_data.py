@@ -135,8 +135,8 @@ def test_complaints_about_sources(tmp_path: Path) -> None:
     assert "no label column" in complaint(["just a text"] * 10)
     assert "unknown part 'tset'" in complaint({"train": rows(), "tset": rows()})
     assert "train: expected a list of examples or the path" in complaint({"train": 3})
-    assert "no train part, only dev" in complaint({"dev": rows()})
-    assert "holds all, train. Expected either all alone" in complaint({"train": rows(), "all": rows()})
+    assert "no train part; found dev" in complaint({"dev": rows()})
+    assert "has the parts all, train. Expected only all" in complaint({"train": rows(), "all": rows()})
     assert "dev: no examples" in complaint({"train": rows(), "dev": []})
     assert "too few examples: 6" in complaint({"train": rows(4), "dev": rows(2)})
     assert "too few different texts to split" in complaint([("same", "ab"[number % 2]) for number in range(30)])
@@ -153,7 +153,7 @@ def test_a_mistyped_path_is_no_hub_name(tmp_path: Path, monkeypatch: pytest.Monk
     saved(tmp_path / "reviews.csv", rows())
     monkeypatch.chdir(tmp_path)
     assert "Did you mean reviews.csv?" in complaint("review.csv")
-    assert "Did you mean reviews.csv? For a data set of the hub write hub:reviews" in complaint("reviews")
+    assert "Did you mean reviews.csv? For a data set of the hub, write hub:reviews" in complaint("reviews")
     (tmp_path / "folder").mkdir()
     assert "folder/cola does not exist" in complaint("folder/cola")
     assert "neither does the folder" in complaint("no/such.csv")
@@ -173,8 +173,8 @@ def test_limit_is_stratified_and_seeded() -> None:
     assert data.dev == load_data(content, seed=3).dev
     assert data.source["limit"] == 20
     assert sizes(load_data(content, limit=1000)) == (80, 10, 10)
-    assert "limit=0 leaves nothing" in complaint(content, limit=0)
-    assert "limit=1 is less than the 2 labels" in complaint(content, limit=1)
+    assert "limit=0 leaves no training examples" in complaint(content, limit=0)
+    assert "limit=1 is less than the number of labels, 2" in complaint(content, limit=1)
 
 
 # Without training
@@ -187,7 +187,7 @@ def test_examples_to_measure_on(tmp_path: Path) -> None:
     assert len(load_examples({"train": rows(9), "dev": rows(2), "test": rows(3)}, **task)) == 3
     assert len(load_examples({"train": rows(9), "dev": rows(2), "test": hidden}, **task)) == 2
     assert load_examples(saved(tmp_path / "a.csv", rows(1)), **task) == [Example("text 0", None, "a")]
-    with pytest.raises(DataError, match="a train part only"):
+    with pytest.raises(DataError, match="only a train part"):
         load_examples({"train": rows(9)}, **task)
     with pytest.raises(DataError, match=r"test, item 1, column 'label': no label \(3 of 3"):
         load_examples({"train": rows(9), "test": hidden}, **task)

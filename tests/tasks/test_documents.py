@@ -62,11 +62,11 @@ def test_a_line_is_a_text_where_a_task_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "options", "expected"),
     [
-        (topics(20), {}, "no label column.*or say kind='words'"),
+        (topics(20), {}, "no label column.*or set kind='words'"),
         (topics(3), {"kind": "words"}, "too few examples: 3"),
         ([*topics(20), " "], {"kind": "words"}, "item 21, column 'text': the text is empty"),
-        ([{"text": t, "y": 1} for t in topics(20)], {"kind": "words", "label": "y"}, "is for plain texts.*not 'y'"),
-        ([(t, t, "x") for t in topics(20)], {"kind": "words"}, "for single texts, not pairs"),
+        ([{"text": t, "y": 1} for t in topics(20)], {"kind": "words", "label": "y"}, "takes plain texts only.*not 'y'"),
+        ([(t, t, "x") for t in topics(20)], {"kind": "words"}, "takes single texts, not pairs"),
     ],
 )
 def test_complaints(data: object, options: dict[str, str], expected: str) -> None:

@@ -65,24 +65,24 @@ def test_own_names_win_over_conventional_ones() -> None:
 
 
 def test_complaints_about_columns() -> None:
-    there = "Columns there: 'body', 'label'"
+    there = "Columns found: 'body', 'label'"
     body = [{"body": row["text"], "label": row["label"]} for row in rows()]
     assert "no text column" in complaint(body)
     assert there in complaint(body)
     assert f"no column 'txt' for text. {there}" in complaint(body, text="txt")
     assert "no column 'x' for pair" in complaint(body, text="body", pair="x")
     assert "no column 'x' for label" in complaint(body, text="body", label="x")
-    assert "pair='body' was named without text" in complaint(body, pair="body")
+    assert "pair='body' is named without text" in complaint(body, pair="body")
     assert "column 'body' cannot be both text and label" in complaint(body, text="body", label="body")
     unnamed = [{"text": row["text"], "x": row["label"]} for row in rows()]
-    assert "no label column. Columns there: 'text', 'x'" in complaint(unnamed)
+    assert "no label column. Columns found: 'text', 'x'" in complaint(unnamed)
     twice = [{"text": row["text"], "class": row["label"], "category": row["label"]} for row in rows()]
     assert "several columns could be the label (class, category)" in complaint(twice)
     assert "several columns could be the text (text_a/text_b, text)" in complaint(rows(text_a="x", text_b="y"))
     both = [{"tweet": row["text"], "content": "x", "label": row["label"]} for row in rows()]
     assert "several columns could be the text (content, tweet)" in complaint(both)
     other = [{"sentence": row["text"], "label": row["label"]} for row in rows()]
-    assert "dev: no column 'text' as in training" in complaint({"train": rows(), "dev": other})
+    assert "dev: no column 'text', which the training data has" in complaint({"train": rows(), "dev": other})
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,9 @@ def test_complaints_about_labels(tmp_path: Path) -> None:
         labelled([2.5, 1] * 10 + ["n/a"]), kind="score"
     )
     assert "item 2, column 'label': inf is not a number" in complaint(labelled([1.5, float("inf")] * 10), kind="score")
-    assert "item 1, column 'label': several labels where one" in complaint(labelled([["a"], ["b"]] * 10), kind="label")
-    assert "label '0' stands twice" in complaint(labelled([[0, 1, 0], [1, 0, 0]] * 10))
+    several = complaint(labelled([["a"], ["b"]] * 10), kind="label")
+    assert "item 1, column 'label': several labels, expected one" in several
+    assert "label '0' occurs twice" in complaint(labelled([[0, 1, 0], [1, 0, 0]] * 10))
     assert "item 1, column 'label': '' is not a label" in complaint(labelled(["a||b", "c"] * 10), kind="labels")
     assert "item 1, column 'label': {} is not a label" in complaint(labelled([{}, "a"] * 10))
     assert "every training example has the label 'a'" in complaint(labelled(["a"] * 20))
@@ -167,5 +168,5 @@ def test_complaints_about_texts(tmp_path: Path) -> None:
     assert "item 21, column 'text_b': the text is empty" in complaint(
         [(row["text"], "x", row["label"]) for row in rows(20)] + [("x", "", "a")]
     )
-    assert "expected a text, found 7, a int" in complaint([*rows(20), (7, "a")])
+    assert "expected a text, found 7 (int)" in complaint([*rows(20), (7, "a")])
     assert "half of a surrogate pair" in complaint([*rows(20), ("\ud83d", "a")])

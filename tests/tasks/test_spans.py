@@ -188,7 +188,7 @@ def test_questions_about_one_context_stay_together() -> None:
     [
         ({"question": "is it", "context": "a film", "answers": [{"text": "book", "answer_start": 2}]}, "'film' is"),
         ({"question": " ", "context": "a film", "answers": []}, "question is ' '"),
-        ({"question": "is it", "context": "a film", "answers": ["film"]}, "are no answers"),
+        ({"question": "is it", "context": "a film", "answers": ["film"]}, "cannot be read as answers"),
         ({"question": "is it", "context": "a film", "answers": None}, "no label"),
     ],
 )
@@ -199,7 +199,7 @@ def test_bad_rows_are_named(wrong: dict[str, object], message: str) -> None:
 
 def test_metrics_of_spans() -> None:
     assert default_metric("span", ()) == "f1"
-    with pytest.raises(DataError, match="does not measure span"):
+    with pytest.raises(DataError, match="does not apply to span"):
         check_metric("accuracy", "span", ())
 
 

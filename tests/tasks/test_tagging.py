@@ -60,7 +60,7 @@ def test_entity_tags_are_known_by_their_look() -> None:
     assert default_metric("tags", ["O", "B-X"]) == "f1-entities" and default_metric("tags", ["NOUN", "X"]) == "accuracy"
     with pytest.raises(DataError, match="needs tags such as B-PER"):
         check_metric("f1-entities", "tags", ["NOUN", "X"])
-    with pytest.raises(DataError, match="does not measure tags"):
+    with pytest.raises(DataError, match="does not apply to tags"):
         check_metric("matthews", "tags", ["NOUN", "X"])
 
 

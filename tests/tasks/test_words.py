@@ -13,9 +13,9 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
 from intarsia.tasks.examples import Example
-from intarsia.tasks.masking import Vocabulary, hide, of_step, of_text
+from intarsia.tasks.masking import Vocabulary, hide, row_generator, step_generator
 from intarsia.tasks.word_head import WordHead
-from intarsia.tasks.words import SAID, Words
+from intarsia.tasks.words import PREDICTION, Words
 from tests.support.families import FAMILY_NAMES, WORDS, config, plain_model, tiny_tokenizer, tiny_with_words
 from tests.support.token_tasks import topics
 
@@ -32,7 +32,7 @@ def test_a_share_of_the_tokens_is_hidden_as_bert_has_it() -> None:
     fates = np.zeros(3)
     places = np.zeros(202)
     for step in range(400):
-        hidden = hide(segment, among, vocabulary, of_step(0, step))
+        hidden = hide(segment, among, vocabulary, step_generator(0, step))
         assert hidden.asked is not None and len(hidden.asked) == 30  # 15 % of 200
         which, true = hidden.asked.T
         now, before = np.array(hidden.ids), np.array(segment.ids)
@@ -49,7 +49,7 @@ def test_short_rows_have_one_and_special_tokens_none() -> None:
     vocabulary = Vocabulary.of(tiny_with_words())
     assert WORDS.index("[UNK]") in vocabulary.special and vocabulary.mask in vocabulary.special
     assert not np.isin(vocabulary.words, vocabulary.special).any() and len(vocabulary.words) == len(WORDS) - 4
-    hidden = hide(Segment([2, 9, 3]), np.array([1]), vocabulary, of_step(0, 0))
+    hidden = hide(Segment([2, 9, 3]), np.array([1]), vocabulary, step_generator(0, 0))
     assert hidden.asked is not None and hidden.asked.tolist() == [[1, 9]]
 
 
@@ -61,8 +61,10 @@ def test_draws_are_functions_of_seed_and_step_or_of_the_text() -> None:
     def ids(random: np.random.Generator) -> Any:
         return hide(segment, among, vocabulary, random).ids
 
-    assert ids(of_step(1, 2)) == ids(of_step(1, 2)) != ids(of_step(2, 1)) != ids(of_step(1, 3))
-    assert ids(of_text(segment)) == ids(of_text(Segment(np.array(segment.ids))))
+    assert (
+        ids(step_generator(1, 2)) == ids(step_generator(1, 2)) != ids(step_generator(2, 1)) != ids(step_generator(1, 3))
+    )
+    assert ids(row_generator(segment)) == ids(row_generator(Segment(np.array(segment.ids))))
     encoder = tiny_with_words()
     texts = topics(20)
     alone = [Words("words").inputs(examples([text]), encoder, 24).segments[0].ids for text in texts]
@@ -129,7 +131,7 @@ def test_what_is_said_and_measured() -> None:
     logits = torch.zeros(3, 10)
     logits[0, 5] = logits[1, 4] = 3.0
     first, second = task_kind.predictions(logits, segments)
-    assert first.dtype == SAID and first["right"].tolist() == [True, False] and first["words"][0, 0] == 5
+    assert first.dtype == PREDICTION and first["right"].tolist() == [True, False] and first["words"][0, 0] == 5
     z = np.exp(3.0) + 9
     assert first["log_probability"] == pytest.approx([3 - np.log(z), -np.log(z)])
     assert first["probabilities"][0, 0] == pytest.approx(np.exp(3.0) / z)

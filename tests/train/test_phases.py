@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from intarsia.bank.sweep import Moment
 from intarsia.cli.sweep_table import Board
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.sites import LINEAR_SITES
@@ -38,6 +37,7 @@ from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train, train_together
 from intarsia.train.optimizer import AdamSettings
+from intarsia.train.runner import PlannedJob, RunnerEvent
 from intarsia.train.step import predict, step_together
 from intarsia.train.trunk import TrunkCache
 from tests.support.families import opinions, tiny_with_words
@@ -244,10 +244,10 @@ def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyP
     text = str(before[0])
     assert "computing the base's states" in text and "left" in text and "nan" not in text and "loss" not in text
     board = Board()
-    board.take(Moment(planned={"opinion": 1}))
-    board.take(Moment(progress=before[0]))
+    board.take(RunnerEvent(planned=[PlannedJob("key", before[0].job, 1.0)]))
+    board.take(RunnerEvent(job=before[0].job, key="key", progress=before[0]))
     assert board.reading.startswith("opinion: ") and "left" in board.reading
-    board.take(Moment(progress=told[-1]))
+    board.take(RunnerEvent(job=before[0].job, key="key", progress=told[-1]))
     assert board.reading == ""
 
 

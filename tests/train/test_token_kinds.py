@@ -114,7 +114,7 @@ def test_hidden_words_say_what_cannot_be() -> None:
     encoder = tiny_with_words()
     with pytest.raises(IntarsiaError, match=r"new words are masked at each step\. Leave trunk_dropout on"):
         train(words_job(trunk_dropout=False), encoder)
-    with pytest.raises(IntarsiaError, match=r"less is better.*Choose by likelihood"):
+    with pytest.raises(IntarsiaError, match=r"lower is better.*Use likelihood"):
         train(words_job(metric="perplexity"), encoder)
     with pytest.raises(IntarsiaError, match="Expected one of likelihood, perplexity, accuracy"):
         train(words_job(metric="f1"), encoder)

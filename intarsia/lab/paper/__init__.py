@@ -31,8 +31,8 @@ from intarsia.lab.paper.tradeoff import TRADEOFF
 from intarsia.tasks.suites.registry import chosen, find
 
 if TYPE_CHECKING:
-    from intarsia.bank.sweep import Watch
     from intarsia.encoder.encoder import Encoder
+    from intarsia.train.runner import RunnerWatch
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -88,11 +88,11 @@ def run(
     data: str | Path | None = None,
     together: int | None = None,
     command: str | None = None,
-    watch: Watch | None = None,
+    watch: RunnerWatch | None = None,
     log: no_bert.Log | None = None,
 ) -> ExperimentReport:
     """Train the missing runs of an experiment, or of its `only` groups, and draw the report of all stored runs."""
-    from intarsia.lab.paper.running import ExperimentRunner, load_tasks
+    from intarsia.lab.paper.running import load_tasks, train_missing
 
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, config, only)
@@ -113,7 +113,7 @@ def run(
         if extends:
             store.store_config(name, config, skipped, command)
         if planned:
-            ExperimentRunner(planned, config, encoder, store, loaded).run(work, together, watch=watch)
+            train_missing(planned, config, encoder, store, loaded, work, together, watch=watch)
         if no_bert.GROUP in groups:
             no_bert.search_missing(config, {name: task.data for name, task in loaded.items()}, store, log=log)
         if not extends:  # another grid replaces the stored configuration only now, when it has runs to draw

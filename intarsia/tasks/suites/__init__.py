@@ -1,4 +1,4 @@
-"""Public tasks by name: what they are, what of them is here, and how they get here."""
+"""Suites of public tasks: their declarations, what a data folder has of them, fetching and loading."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tasks brought into a data folder, from the hub, from their official files or from another data folder.
+"""Fetching tasks into a data folder from the hub, from their official files or from another data folder.
 
-Rows are counted against the official sizes before a name is given: what differs is stored as a sample, under
-`<suite>_partial`. A file is either wholly there or not at all, and a task that is there whole, with the hash that the
-manifest has for it, is not fetched again; so an interrupted fetch goes on where it was.
+Rows are compared with the official sizes before a file gets its name. A split of another size is stored as a sample,
+under `<suite>_partial`. Files are written atomically, and a complete task whose hashes match the manifest is not
+fetched again, so an interrupted fetch continues where it stopped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from intarsia.tasks.suites.sources import Given, Row, Source, find_source
 from intarsia.tasks.suites.squad import questions
 from intarsia.tasks.suites.suite import PARTIAL, SuiteTask
 
-LEVEL = 9  # of zstd
-EVERY = 10_000  # rows between two reports
+LEVEL = 9  # of zstd compression
+EVERY = 10_000  # rows between two progress reports
 Outcome = Literal["whole", "partial", "kept", "absent"]
 FetchWatch = Callable[["SuiteTask", str, int], None]  # task, split, rows read so far
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What became of a task: fetched whole, fetched as a sample, kept because it was whole, or absent in the source."""
+    """The outcome for a task: fetched whole, fetched as a sample, kept (already whole), or absent in the source."""
 
     task: SuiteTask
     outcome: Outcome
@@ -59,33 +59,36 @@ def fetch(
     watch: FetchWatch | None = None,
     ended: Callable[[Fetched], None] | None = None,
 ) -> list[Fetched]:
-    """Converts a task ("glue/cola") or a suite ("glue") from "hub" or a folder into the data folder `to`.
+    """Convert a task ("glue/cola") or a suite ("glue") from "hub" or a folder into the data folder `to`.
 
-    Tasks of a suite that the source does not have are reported as absent; a source that has none of them is an error.
+    A task of the suite that the source does not have is reported as absent. A source with none of the tasks is an
+    error.
     """
     tasks, target = chosen(name), data_folder(to)
     given = find_source(source, target)
     done = []
     for task in tasks:
-        one = _kept(task, target) or _fetch(task, given.parts(task, alone=len(tasks) == 1), given, target, watch)
-        done.append(one)
+        alone = len(tasks) == 1
+        fetched = _kept(task, target) or _fetch(task, given.parts(task, alone=alone), given, target, watch)
+        done.append(fetched)
         if ended is not None:
-            ended(one)
-    if all(one.outcome == "absent" for one in done):
-        raise DataError(f"{given.name} has nothing of {name}. {done[0].notice}")
+            ended(fetched)
+    if all(fetched.outcome == "absent" for fetched in done):
+        raise DataError(f"{given.name} has no files of {name}. {done[0].notice}")
     return done
 
 
 def _kept(task: SuiteTask, target: Path) -> Fetched | None:
-    known = read_manifest(target)
+    """The outcome "kept" if the task is complete in the data folder and its hashes match, else None."""
+    entries = read_manifest(target)
     try:
-        found = status(task, target, known)
-    except DataError:  # a damaged file, which is to be fetched again
+        found = status(task, target, entries)
+    except DataError:  # a damaged file must be fetched again
         return None
     if found.state != "whole":
         return None
     for path in found.paths.values():
-        if known.get(path.relative_to(target).as_posix(), {}).get("sha256") != file_hash(path):
+        if entries.get(path.relative_to(target).as_posix(), {}).get("sha256") != file_hash(path):
             return None
     rows = {part.split: part.rows or 0 for part in found.parts}
     return Fetched(task, "kept", rows, target / task.suite / task.name)
@@ -93,55 +96,59 @@ def _kept(task: SuiteTask, target: Path) -> Fetched | None:
 
 @dataclass(frozen=True)
 class _Converted:
+    """One split in the format of a data folder, not yet compressed."""
+
     content: bytes
     rows: int
     labels: dict[str, int] | None
 
 
 def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Path, watch: FetchWatch | None) -> Fetched:
+    """Convert and store the splits of a task."""
     if not parts:
         return Fetched(task, "absent", notice=source.advice(task))
-    made = {}
+    converted = {}
     for split, given in parts.items():
         if watch is not None:
             watch(task, split, 0)
         content = given.content
-        made[split] = _span(task, split, content) if task.kind == "span" else _rows(task, split, content, watch)
+        converted[split] = _span(task, split, content) if task.kind == "span" else _rows(task, split, content, watch)
     different = [
-        "a sample in the source" if parts[split].sample else _difference(split, one.rows, task.rows.get(split))
-        for split, one in made.items()
-        if parts[split].sample or one.rows != task.rows.get(split)
+        "a sample in the source" if parts[split].sample else _difference(split, part.rows, task.rows.get(split))
+        for split, part in converted.items()
+        if parts[split].sample or part.rows != task.rows.get(split)
     ]
     folder = target / (task.suite + (PARTIAL if different else "")) / task.name
     with files.explained(folder, ()):
         files.make_folder(folder)
     entries = {}
-    for split, one in made.items():
+    for split, part in converted.items():
         path = folder / task.file(split)
-        packed = _packed(one.content)
+        packed = _compressed(part.content)
         files.replace(path, [packed])
         entries[path.relative_to(target).as_posix()] = {
             "bytes": len(packed),
-            "labels": one.labels,
-            "official_match": one.rows == task.rows.get(split) and not parts[split].sample,
+            "labels": part.labels,
+            "official_match": part.rows == task.rows.get(split) and not parts[split].sample,
             "official_rows": task.rows.get(split),
-            "raw_bytes": len(one.content),
-            "raw_sha256": hashlib.sha256(one.content).hexdigest(),
-            "rows": one.rows,
+            "raw_bytes": len(part.content),
+            "raw_sha256": hashlib.sha256(part.content).hexdigest(),
+            "rows": part.rows,
             "sha256": hashlib.sha256(packed).hexdigest(),
             "source": source.origin(task),
         }
     add_to_manifest(target, entries)
-    rows = {split: one.rows for split, one in made.items()}
+    rows = {split: part.rows for split, part in converted.items()}
     if different:
         notice = f"{'; '.join(dict.fromkeys(different))}. Stored as a sample in {folder}, not under the official name."
         return Fetched(task, "partial", rows, folder, notice)
-    lacking = [split for split in task.rows if split not in made]
-    notice = f"{', '.join(lacking)} not found in {source.name}; the rest is whole." if lacking else ""
-    return Fetched(task, "partial" if lacking else "whole", rows, folder, notice)
+    missing = [split for split in task.rows if split not in converted]
+    notice = f"{', '.join(missing)} not found in {source.name}; the other splits are complete." if missing else ""
+    return Fetched(task, "partial" if missing else "whole", rows, folder, notice)
 
 
 def _rows(task: SuiteTask, split: str, rows: Iterable[Row], watch: FetchWatch | None) -> _Converted:
+    """The rows as JSON lines, with the counts of their labels."""
     content, count, labels = bytearray(), 0, Counter[str]()
     for count, row in enumerate(rows, 1):
         content += json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
@@ -150,21 +157,23 @@ def _rows(task: SuiteTask, split: str, rows: Iterable[Row], watch: FetchWatch | 
         if watch is not None and count % EVERY == 0:
             watch(task, split, count)
     if not count:
-        raise DataError(f"{task.full_name}: the source has no rows for {split}. Get it again.")
+        raise DataError(f"{task.full_name}: the source has no rows for {split}. Download it again.")
     return _Converted(bytes(content), count, dict(sorted(labels.items())) if labels else None)
 
 
 def _span(task: SuiteTask, split: str, content: bytes) -> _Converted:
-    asked = questions(Path(f"{task.full_name} ({split})"), content)
-    return _Converted(content, len(asked), None)
+    """SQuAD's JSON, checked."""
+    found = questions(Path(f"{task.full_name} ({split})"), content)
+    return _Converted(content, len(found), None)
 
 
-def _packed(content: bytes) -> bytes:
+def _compressed(content: bytes) -> bytes:
     import pyarrow as pa
 
     return bytes(pa.Codec("zstd", compression_level=LEVEL).compress(content, asbytes=True))
 
 
 def _difference(split: str, rows: int, official: int | None) -> str:
-    known = "the official number is not known" if official is None else f"officially {official:,}"
-    return f"{split} has {rows:,} rows, {known}"
+    """A phrase for the notice that compares the number of rows with the official one."""
+    expected = "the official number is unknown" if official is None else f"officially {official:,}"
+    return f"{split} has {rows:,} rows, {expected}"

@@ -1,7 +1,7 @@
-"""What lies in a data folder: which tasks are whole, of which there is a part or a sample, and which are missing.
+"""The content of a data folder: which tasks are whole, partial (some splits, or a sample) or missing.
 
-A file counts as whole if it lies under the official name and has exactly the official number of rows. The number comes
-from the manifest where it tells of a file of this size, and otherwise from the file.
+A file is whole if it has the official name and exactly the official number of rows. The number comes from the manifest
+if its entry has the file's size, and otherwise from the file itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ State = Literal["whole", "partial", "missing"]
 
 @dataclass(frozen=True)
 class Part:
-    """One split: what the task officially has, and what is here."""
+    """One split: its official size, and what the data folder has of it."""
 
     split: str
-    official: int | None  # rows; None where they are not known, or where only the sample has such a split
-    rows: int | None = None  # None: not here
+    official: int | None  # rows; None if unknown, or if only the sample has this split
+    rows: int | None = None  # None: not in the folder
     path: Path | None = None
-    sample: bool = False  # lies under a name for samples
+    sample: bool = False  # has a sample's name
     also: tuple[Path, ...] = ()  # further files of the sample
 
     @property
@@ -44,6 +44,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Status:
+    """What a data folder has of one task."""
+
     task: SuiteTask
     parts: tuple[Part, ...]
 
@@ -59,7 +61,7 @@ class Status:
 
     @property
     def files(self) -> dict[str, tuple[Path, ...]]:
-        """All files of each split that is here."""
+        """All files of each split that the folder has."""
         return {part.split: (part.path, *part.also) for part in self.parts if part.path is not None}
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,56 +87,59 @@ class Status:
 
 
 def data_folder(given: str | Path | None = None) -> Path:
-    """The folder that was named, else that of the environment variable, else `data`."""
+    """The given folder, else that of INTARSIA_DATA, else `data`."""
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()
 
 
 def folder_to_read(given: str | Path | None = None) -> Path:
-    """The same, to read from: one that was named must be there."""
-    place = data_folder(given)
-    if (given or os.environ.get(VARIABLE)) and not place.is_dir():
-        what = "is a file" if place.exists() else "is not there"
-        raise DataError(f"the data folder {place} {what}. Name a folder with --data, or with {VARIABLE}.")
-    return place
+    """The data folder to read from. A folder that is named explicitly must exist."""
+    folder = data_folder(given)
+    if (given or os.environ.get(VARIABLE)) and not folder.is_dir():
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise DataError(f"the data folder {folder} {problem}. Name a folder with --data, or with {VARIABLE}.")
+    return folder
 
 
 def status(task: SuiteTask, folder: Path, entries: Entries | None = None) -> Status:
-    """What a data folder has of a task. `entries` is its manifest, read here if it is not given."""
-    known = read_manifest(folder) if entries is None else entries
-    return _status(task, folder, folder / task.suite / task.name, folder / (task.suite + PARTIAL) / task.name, known)
+    """What a data folder has of a task. `entries` is its manifest; it is read if not given."""
+    entries = read_manifest(folder) if entries is None else entries
+    return _status(task, folder, folder / task.suite / task.name, folder / (task.suite + PARTIAL) / task.name, entries)
 
 
 def status_below(task: SuiteTask, folder: Path) -> Status:
-    """As `status`, for a folder that may also be that of one suite."""
+    """The same for a folder that may also be the folder of one suite."""
     found = status(task, folder)
     return found if found.paths else _status(task, folder, folder / task.name, folder / task.name, {})
 
 
-def _status(task: SuiteTask, folder: Path, official: Path, partial: Path, known: Entries) -> Status:
-    parts = [_part(task, split, folder, official, partial, known) for split in task.rows]
-    if list(task.rows) == ["all"] and parts[0].path is None:  # a sample may come with a split of its own
-        extra = [_part(task, split, folder, official, partial, known) for split in ("train", "dev", "test")]
-        parts += [Part(one.split, None, one.rows, one.path, True) for one in extra if one.path]
+def _status(task: SuiteTask, folder: Path, official: Path, partial: Path, entries: Entries) -> Status:
+    """What the folders `official` and `partial` below the data folder have of a task."""
+    parts = [_part(task, split, folder, official, partial, entries) for split in task.rows]
+    if list(task.rows) == ["all"] and parts[0].path is None:  # a sample may be split although the task is not
+        extra = [_part(task, split, folder, official, partial, entries) for split in ("train", "dev", "test")]
+        parts += [Part(part.split, None, part.rows, part.path, True) for part in extra if part.path]
     return Status(task, tuple(parts))
 
 
-def _part(task: SuiteTask, split: str, folder: Path, official: Path, partial: Path, known: Entries) -> Part:
-    wanted = task.rows.get(split)
+def _part(task: SuiteTask, split: str, folder: Path, official: Path, partial: Path, entries: Entries) -> Part:
+    """One split of a task. The official file wins over samples, and among samples the largest."""
+    expected = task.rows.get(split)
     path = _named(task, official, (split,))
     if path:
-        return Part(split, wanted, _rows(task, path, folder, known), path)
+        return Part(split, expected, _rows(task, path, folder, entries), path)
     path = _named(task, partial, (split, *OTHER_NAMES.get(split, ())))
     candidates = [path] if path else [*_subsets(task, official, split), *_subsets(task, partial, split)]
-    counted = sorted(((_rows(task, one, folder, known), one) for one in candidates), reverse=True)
+    counted = sorted(((_rows(task, file, folder, entries), file) for file in candidates), reverse=True)
     if not counted:
-        return Part(split, wanted)
-    if task.kind == "span":  # questions that several samples have can be told
-        also = tuple(one for _, one in counted[1:])
-        return Part(split, wanted, sum(rows for rows, _ in counted), counted[0][1], sample=True, also=also)
-    return Part(split, wanted, *counted[0], sample=True)
+        return Part(split, expected)
+    if task.kind == "span":  # samples can be joined: loading removes duplicate questions
+        also = tuple(file for _, file in counted[1:])
+        return Part(split, expected, sum(rows for rows, _ in counted), counted[0][1], sample=True, also=also)
+    return Part(split, expected, *counted[0], sample=True)
 
 
 def _named(task: SuiteTask, folder: Path, splits: tuple[str, ...]) -> Path | None:
+    """The first existing file of a split, under any of the names `splits`."""
     endings = SPAN_ENDINGS if task.kind == "span" else ENDINGS
     for split in splits:
         stem = task.file(split).split(endings[0])[0]
@@ -145,12 +150,14 @@ def _named(task: SuiteTask, folder: Path, splits: tuple[str, ...]) -> Path | Non
 
 
 def _subsets(task: SuiteTask, folder: Path, split: str) -> Iterator[Path]:
+    """Yield the files of a split that are named as subsets."""
     for ending in SPAN_ENDINGS if task.kind == "span" else ENDINGS:
         yield from sorted(folder.glob(f"{split}_subset*{ending}"))
 
 
-def _rows(task: SuiteTask, path: Path, folder: Path, known: Entries) -> int:
-    entry = known.get(path.relative_to(folder).as_posix(), {})
+def _rows(task: SuiteTask, path: Path, folder: Path, entries: Entries) -> int:
+    """The number of rows of a file, from the manifest if its entry has the file's size."""
+    entry = entries.get(path.relative_to(folder).as_posix(), {})
     if isinstance(entry.get("rows"), int) and entry.get("bytes") == path.stat().st_size:
         return int(entry["rows"])
     return len(questions(path, read_bytes(path))) if task.kind == "span" else sum(1 for _ in read_rows(path))
@@ -158,12 +165,14 @@ def _rows(task: SuiteTask, path: Path, folder: Path, known: Entries) -> int:
 
 @dataclass(frozen=True)
 class Listing:
+    """The status of tasks in a data folder."""
+
     folder: Path
     tasks: tuple[Status, ...]
 
 
 def list_data(name: str | None = None, folder: str | Path | None = None) -> Listing:
-    """What a data folder has of all tasks, of a suite, or of one task. The usual one may not be there."""
-    place = folder_to_read(folder)
-    entries = read_manifest(place)
-    return Listing(place, tuple(status(task, place, entries) for task in chosen(name)))
+    """What a data folder has of all tasks, of a suite, or of one task. The default folder need not exist."""
+    data = folder_to_read(folder)
+    entries = read_manifest(data)
+    return Listing(data, tuple(status(task, data, entries) for task in chosen(name)))

@@ -1,8 +1,8 @@
 """The seventeen further classification tasks of Houlsby et al. 2019, one entry each.
 
-Their folder is called `extra`. Most come from CrowdFlower's Data For Everyone library, as one CSV file without parts;
-the paper split each at random, 80/10/10. `rows` counts the source's rows; rows with a label in `drop` are stored but
-not loaded, which leaves the paper's number. `paper` is None where the paper's sizes were not checked.
+Their folder is `extra`. Most come from CrowdFlower's Data For Everyone library, as one CSV file without parts. The
+paper split each at random, 80/10/10. `rows` is the source's number of rows. Rows with a label in `drop` are stored but
+not loaded; the loaded rows have the paper's number. `paper` is None if the paper's sizes were not checked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _task(
 
 
 def _judged(label: str, text: str = "text", **more: str) -> dict[str, str]:
-    """The columns of a CrowdFlower file, with the confidence in its label."""
+    """The columns of a CrowdFlower file, including the confidence of the label."""
     return {"id": "_unit_id", "text": text, "label": label, "confidence": f"{label}:confidence", **more}
 
 
@@ -112,14 +112,14 @@ TASKS = (
     _task(
         "economic_news_relevance", "Whether an article is about the US economy",
         ("Full-Economic-News-DFE-839861.csv",), 8000, _judged("relevance", headline="headline"), ("no", "yes"),
-        drop=("not sure",), note="Sizes of the paper: not checked.",
+        drop=("not sure",), note="The paper's sizes were not checked.",
     ),
     _task(
         "emotion", "Emotion in a tweet", ("text_emotion.csv",), 40000,
         {"id": "tweet_id", "text": "content", "label": "sentiment"}, EMOTIONS, paper=(32000, 4000, 4000),
     ),
     _task(
-        "global_warming", "Whether a tweet takes global warming for real", ("1377884570_tweet_global_warming.csv",),
+        "global_warming", "Whether a tweet says that global warming is real", ("1377884570_tweet_global_warming.csv",),
         6090, {"text": "tweet", "label": "existence", "label_raw": "existence"}, ("no", "yes"), values=WARMING,
         drop=(None,), paper=(3380, 422, 423),
     ),
@@ -143,17 +143,17 @@ TASKS = (
         {"AGAINST:*": "AGAINST", "FOR:*": "FOR", "NEUTRAL:*": "NEUTRAL", "NONE OF THE ABOVE:*": "NONE"},
     ),
     _task(
-        "us_economic_performance", "Whether an article tells how the US economy does", ("us-economic-newspaper.csv",),
+        "us_economic_performance", "Whether an article is about the US economy's state", ("us-economic-newspaper.csv",),
         5015, _judged("relevance", headline="headline"), ("no", "yes"), drop=("not sure",),
-        note="The paper has 4,952 rows in all; that these are relevance yes or no is likely, and not checked.",
+        note="The paper has 4,952 rows in total. They are probably those with relevance yes or no; not checked.",
     ),
     _task(
         "customer_complaints", "What a complaint to the US consumer bureau is about",
         ("Consumer_Complaints.csv", "complaints.csv"), None,
         {"id": "Complaint ID", "text": "Consumer complaint narrative", "label": "Issue"}, (), empty="skipped",
         mend=False, encodings=("utf-8-sig",), source="https://www.consumerfinance.gov/data-research/consumer-complaints/",
-        note="The database grows daily, and which day's the paper took is not known: any copy counts as a sample. "
-        "That its label is the issue, and its sizes: not checked.",
+        note="The database grows daily, and the paper does not say which day's copy it used: any copy counts as a "
+        "sample. The label (the issue) and the sizes were not checked.",
     ),
     _task(
         "news_aggregator", "Topic of a headline", ("newsCorpora.csv",), 422937,

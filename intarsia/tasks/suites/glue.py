@@ -1,8 +1,8 @@
 """GLUE (Wang et al. 2019): nine tasks, with WNLI, and the diagnostic set AX.
 
-Official sizes are those of the hub. QQP's files have a few broken lines, which every reader leaves out. The download
-names folders CoLA, SST-2 ...; its files have tabs and no quoting, and CoLA's train and dev have no header.
-MNLI has two dev and two test sets; the matched ones are called dev and test here, as in the paper.
+The official sizes are the hub's. QQP's files have a few broken lines, which all readers skip. The download has folders
+CoLA, SST-2 and so on; its files are tab-separated without quoting, and CoLA's train and dev files have no header. MNLI
+has two dev and two test sets. The matched sets are dev and test here, as in the paper.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
 
 SOURCE = "https://gluebenchmark.com/tasks"
 COLA = ("source", "label", "star", "sentence")
-NUMBERED = {"cola", "sst2", "mrpc", "qqp", "wnli"}  # the download and the test server write their labels as 0 and 1
+NUMBERED = {"cola", "sst2", "mrpc", "qqp", "wnli"}  # the download and the test server use 0 and 1 for their labels
 PLAIN = {"train": "train", "dev": "dev", "test": "test"}
 MNLI = {
     "train": "train",
@@ -40,7 +40,7 @@ def _task(
     skip_short: bool = False,
     **more: Any,
 ) -> SuiteTask:
-    """`columns` are those of the download, `hub` those of the hub where they differ."""
+    """A GLUE task. `columns` are the download's columns, `hub` the hub's if they differ."""
     official = {"dev": "validation", "test": "test", "train": "train"}
     splits = {split: files[split].replace("dev", "validation") if files is MNLI else official[split] for split in rows}
     return SuiteTask(
@@ -54,7 +54,7 @@ def _task(
         pairs="text_b" in columns,
         values={str(number): label for number, label in enumerate(labels)} if name in NUMBERED else {},
         hidden_test=True,
-        empty="kept",  # QQP has a few, and a submission answers every row
+        empty="kept",  # QQP has a few empty texts, and a submission needs an answer for every row
         source=SOURCE,
         hub=Hub("nyu-mll/glue", name, {"label": "label", **(hub or columns)}, splits),
         layout=Layout(

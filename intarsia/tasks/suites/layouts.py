@@ -1,8 +1,8 @@
-"""Rows of an official download, in our columns.
+"""Reading official downloads: their rows, in our columns.
 
-GLUE's files have tabs and no quoting, CrowdFlower's are CSV in an encoding of their own, CoNLL's have a token a line,
-the newsgroups are a folder for each group. What a row lacks is an error that names file and line; nothing is dropped
-unless the task's entry says so.
+GLUE's files are tab-separated without quoting. CrowdFlower's are CSV with several encodings. CoNLL's have one token per
+line. The newsgroups have one folder per group. An incomplete row raises an error that names file and line. Rows are
+dropped only if the task's entry says so.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Row = dict[str, Any]
 
 
 def find_official(task: SuiteTask, split: str, folder: Path, *, alone: bool) -> list[Path]:
-    """The files of a split. `alone`: the task was asked for by name, so the folder may also be the task's own."""
+    """The files of a split. `alone`: only this task is fetched, so `folder` may also be the task's own folder."""
     for pattern in task.layout.files.get(split, ()):
-        for wanted in (pattern, pattern.rpartition("/")[2]) if alone else (pattern,):
-            found = sorted(folder.glob(wanted))
+        for name in (pattern, pattern.rpartition("/")[2]) if alone else (pattern,):
+            found = sorted(folder.glob(name))
             if found:
                 return found if task.layout.format == "conllu" else found[:1]
     return []
 
 
 def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[Row]:
-    """Rows in our columns."""
+    """Yield the rows of a split in our columns."""
     if task.layout.format in ("conll", "conllu"):
         read = tagging.read_conll if task.layout.format == "conll" else tagging.read_conllu
         for path in paths:
@@ -55,14 +55,14 @@ def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[Ro
 
 
 def canonical(task: SuiteTask, split: str, given: Row, where: str) -> Row | None:
-    """A row with texts and label checked and named as ours; None where the entry says that it is left out."""
+    """A checked row with our label names; None if the task's entry says that it is skipped."""
     row: Row = {}
     for column in task.texts:
         if not str(given.get(column) or "").strip():
             if task.empty == "skipped":
                 return None
             if task.empty == "refused":
-                raise DataError(f"{where}: the {column} is empty. Expected one in each row; get the file again.")
+                raise DataError(f"{where}: the {column} is empty. Expected a text; download the file again.")
     for column, value in given.items():
         if column == "label":
             row["label"] = _label(task, split, value, where)
@@ -74,7 +74,7 @@ def canonical(task: SuiteTask, split: str, given: Row, where: str) -> Row | None
         else:
             row[column] = as_number(value) if column == "confidence" else value
     if row.setdefault("label", None) is None and None not in task.drop and not _may_be_hidden(task, split):
-        raise DataError(f"{where}: no label, and {task.full_name} has one in every row of {split}. Get the file again.")
+        raise DataError(f"{where}: no label. Every row of {task.full_name} {split} has one; download the file again.")
     return row
 
 
@@ -83,6 +83,7 @@ def _may_be_hidden(task: SuiteTask, split: str) -> bool:
 
 
 def _label(task: SuiteTask, split: str, value: Any, where: str) -> str | float | None:
+    """The label or score of a row; None if it is hidden."""
     if value is None:
         return None
     if task.kind == "score":
@@ -94,16 +95,17 @@ def _label(task: SuiteTask, split: str, value: Any, where: str) -> str | float |
 
 
 def _text(path: Path, encodings: tuple[str, ...]) -> str:
+    """The file's text, in the first encoding that fits."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} may not be read: {error.strerror}. Change its permissions.") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}. Change its permissions.") from error
     for encoding in encodings:
         try:
             return content.decode(encoding)
         except UnicodeDecodeError:
             continue
-    raise DataError(f"{path}: not in {' or '.join(encodings)}. Get the file again, or save it as UTF-8.")
+    raise DataError(f"{path}: not encoded as {' or '.join(encodings)}. Download the file again, or save it as UTF-8.")
 
 
 def _tab_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
@@ -119,13 +121,13 @@ def _tab_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[st
                 yield f"{path}, line {number}", dict(zip(header, fields, strict=True))
             elif not task.layout.skip_short:
                 raise DataError(
-                    f"{path}, line {number}: {len(fields)} fields, expected {len(header)} ({', '.join(header)}) with "
-                    f"tabs between. Get the file again."
+                    f"{path}, line {number}: {len(fields)} fields, expected {len(header)} ({', '.join(header)}), "
+                    f"separated by tabs. Download the file again."
                 )
 
 
 def _comma_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
-    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # texts may be longer than the module's limit
+    csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # texts may exceed the module's limit
     reader = csv.reader(io.StringIO(_text(path, task.layout.encodings), newline=""))
     header: tuple[str, ...] | None = None
     number = 1
@@ -140,17 +142,18 @@ def _comma_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[
 
 
 def _folders(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
-    """A folder for each label, a file for each text."""
+    """Yield the texts of a folder that has one folder per label and one file per text."""
     for group in sorted(entry for entry in path.iterdir() if entry.is_dir()):
         for file in sorted(group.iterdir()):
             yield str(file), {"id": file.name, "text": _text(file, task.layout.encodings), "label": group.name}
 
 
 def _check_columns(task: SuiteTask, split: str, path: Path, header: tuple[str, ...]) -> None:
+    """Raise unless the header has the task's text and label columns."""
     needed = [column for column in (*task.texts, "label") if not (column == "label" and _may_be_hidden(task, split))]
     missing = [task.layout.columns[column] for column in needed if task.layout.columns[column] not in header]
     if missing:
         raise DataError(
-            f"{path}: no column {' or '.join(repr(name) for name in missing)} in its first line; columns there: "
+            f"{path}: no column {' or '.join(repr(name) for name in missing)} in its first line; columns found: "
             f"{', '.join(header[:20])}. Is this the file of {task.full_name}, as it was downloaded?"
         )

@@ -1,4 +1,4 @@
-"""A task of a suite as data to learn from."""
+"""Loading a suite's task as training data."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from intarsia.tasks.suites.suite import SuiteTask
 def load(
     name: str, data: str | Path | None = None, *, partial: bool = False, seed: int = 0, limit: int | None = None
 ) -> TaskData:
-    """Train, dev and test of a task such as "glue/cola", from a data folder (else INTARSIA_DATA, else `data`).
+    """Train, dev and test of a task such as "glue/cola", from a data folder (default: INTARSIA_DATA, else `data`).
 
-    Parts follow the rules of `load_data`: where the test labels are hidden, dev is test and a tenth of train is dev. A
-    sample is refused unless `partial` allows it, and `source["partial"]` says so then.
+    Parts follow the rules of `load_data`: if the test labels are hidden, dev becomes test, and a tenth of train becomes
+    dev. A sample raises an error unless `partial` is set; `source["partial"]` of the result is then true.
     """
     task = find(name)
     if not task.rows.keys() & {"train", "all"}:
         raise DataError(
-            f"{name} has a test part only. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
+            f"{name} has only a test part. {task.note} Its texts: intarsia.tasks.suites.read_texts({name!r})."
         )
-    found = _here(task, data_folder(data), partial)
-    files = {split: some for split, some in found.files.items() if split in ("train", "dev", "test", "all")}
+    found = _find_status(task, data_folder(data), partial)
+    files = {split: paths for split, paths in found.files.items() if split in ("train", "dev", "test", "all")}
     if not files.keys() & {"train", "all"}:
-        raise DataError(f"{name}: train is missing, and only {', '.join(files)} here. {_advice(task)}")
-    rows = {split: [row for path in some for _, row in read_rows(path)] for split, some in files.items()}
-    kept = {split: [row for row in some if _is_learned(task, row)] for split, some in rows.items()}
-    for split, some in files.items():
-        if len(some) > 1:
+        raise DataError(f"{name}: train is missing; found only {', '.join(files)}. {_advice(task)}")
+    rows = {split: [row for path in paths for _, row in read_rows(path)] for split, paths in files.items()}
+    kept = {split: [row for row in own_rows if _is_loaded(task, row)] for split, own_rows in rows.items()}
+    for split, paths in files.items():
+        if len(paths) > 1:  # samples of one split may share questions
             kept[split] = list({(row["context"], row["question"]): row for row in reversed(kept[split])}.values())[::-1]
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
-        kept = {"all": [row for some in kept.values() for row in some]}
+        kept = {"all": [row for own_rows in kept.values() for row in own_rows]}
     columns = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
     loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
     origin = {
         **loaded.source,
         "from": "files",
-        "files": {split: ", ".join(map(str, some)) for split, some in files.items()},
+        "files": {split: ", ".join(map(str, paths)) for split, paths in files.items()},
         "suite": task.full_name,
         "partial": found.state != "whole",
         "left_out": left_out,
@@ -59,22 +59,23 @@ def read_texts(
 ) -> list[str | tuple[str, str]]:
     """The texts of a split in their official order, one for each answer of a submission.
 
-    An empty text, of which QQP has a few, is given as a dash: it cannot be asked about, and yet needs an answer.
+    An empty text becomes a dash: it cannot be predicted on, but needs an answer (QQP has a few).
     """
     task, folder = find(name), data_folder(data)
     if task.kind not in ("label", "score") or split not in task.rows:
-        known = ", ".join(task.rows)
-        raise DataError(f"{name} has no texts under {split!r}. It is of the kind {task.kind}, with {known}.")
+        splits = ", ".join(task.rows)
+        raise DataError(f"{name} has no texts for {split!r}. Its kind is {task.kind}, its splits are {splits}.")
     part = next(part for part in status(task, folder).parts if part.split == split)
     if part.path is None or not (part.whole or partial):
-        here = "is not" if part.path is None else "is only a sample"
-        raise DataError(f"{split} of {name} {here} in the data folder {folder}. {_advice(task)}")
+        problem = "is not" if part.path is None else "is only a sample"
+        raise DataError(f"{split} of {name} {problem} in the data folder {folder}. {_advice(task)}")
     texts = [[row[column] for column in task.texts] for _, row in read_rows(part.path)]
-    asked = [tuple(text if text.strip() else "-" for text in row) for row in texts]
-    return [(row[0], row[1]) if task.pairs else row[0] for row in asked]
+    filled = [tuple(text if text.strip() else "-" for text in row) for row in texts]
+    return [(row[0], row[1]) if task.pairs else row[0] for row in filled]
 
 
-def _is_learned(task: SuiteTask, row: dict[str, Any]) -> bool:
+def _is_loaded(task: SuiteTask, row: dict[str, Any]) -> bool:
+    """Whether a stored row is loaded: it has its texts, and its label is not in `drop`."""
     if task.kind in OWN_NAMES:
         return True
     empty = task.empty == "kept" and not all(row[column].strip() for column in task.texts)
@@ -85,24 +86,26 @@ def _columns(task: SuiteTask) -> dict[str, str]:
     return dict(zip(("text", "pair"), task.texts, strict=False))
 
 
-def _here(task: SuiteTask, folder: Path, partial: bool) -> Status:
+def _find_status(task: SuiteTask, folder: Path, partial: bool) -> Status:
+    """The task's status; raises if it is missing, or if it is partial and `partial` is not set."""
     found = status(task, folder)
     if found.state == "missing":
         raise DataError(f"{task.full_name} is not in the data folder {folder}. {_advice(task)}")
     if found.state == "partial" and not partial:
-        here = ", ".join(
+        sizes = ", ".join(
             f"{part.split} {part.rows or 0:,}"
             + ("" if part.official is None else f" of {part.official:,}")
             + (" (a sample)" if part.sample else "")
             for part in found.parts
         )
         raise DataError(
-            f"{task.full_name} is not whole in {folder}: {here}. What is learned from a sample is not that task: "
-            f"fetch the whole of it, or allow a sample with partial=True. {_advice(task)}"
+            f"{task.full_name} is incomplete in {folder}: {sizes}. Results on a sample are not results on the task: "
+            f"fetch the whole task, or allow a sample with partial=True. {_advice(task)}"
         )
     return found
 
 
 def _advice(task: SuiteTask) -> str:
+    """How to fetch the task, for error messages."""
     where = "hub" if task.hub else "FOLDER"
     return f"Fetch it: intarsia data fetch {task.full_name} --from {where} (official source: {task.source})."

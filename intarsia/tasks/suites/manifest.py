@@ -1,4 +1,4 @@
-"""What a data folder says of its files: rows and SHA-256 of each, in `MANIFEST.json`."""
+"""The manifest of a data folder: rows and SHA-256 of each file, in `MANIFEST.json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def read_manifest(folder: Path) -> Entries:
-    """Entries by path below the folder; none where the folder has no manifest."""
+    """The entries by relative path; empty if the folder has no manifest."""
     path = folder / NAME
     if not path.is_file():
         return {}
@@ -23,25 +23,26 @@ def read_manifest(folder: Path) -> Entries:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}). Mend it, or delete it: fetching writes a new one."
+            f"{path} cannot be read ({error}). Correct it, or delete it: fetching writes a new one."
         ) from error
     if not isinstance(found, dict):
-        raise DataError(f"{path}: expected an object with an entry for each file. Mend it, or delete it.")
+        raise DataError(f"{path}: expected an object with an entry for each file. Correct it, or delete it.")
     return {name: entry for name, entry in found.items() if isinstance(entry, dict)}
 
 
 def add_to_manifest(folder: Path, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds entries, over those of the same files; two processes that fetch into one folder do not lose each other's."""
+    """Add entries, replacing those of the same files. A lock keeps the entries of processes that fetch in parallel."""
     from filelock import FileLock
 
     from intarsia import files
 
     with FileLock(folder / ".manifest.lock"):
-        known = {**read_manifest(folder), **entries}
-        text = json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False)
+        merged = {**read_manifest(folder), **entries}
+        text = json.dumps(dict(sorted(merged.items())), indent=1, ensure_ascii=False)
         files.replace(folder / NAME, [text.encode() + b"\n"])
 
 
 def file_hash(path: Path) -> str:
+    """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

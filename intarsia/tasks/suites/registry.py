@@ -1,4 +1,4 @@
-"""Every suite that is known, by name."""
+"""All suites, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in (GLUE, SQUAD, FURTHER
 
 
 def find(name: str) -> SuiteTask:
-    """The task of a name such as "glue/cola"."""
+    """The task with a name such as "glue/cola"."""
     for suite in SUITES.values():
         for task in suite.tasks:
             if task.full_name == name:
@@ -28,14 +28,17 @@ def find(name: str) -> SuiteTask:
 
 
 def chosen(name: str | None) -> tuple[SuiteTask, ...]:
-    """All tasks, those of a suite, or the one task that a name means."""
+    """The tasks of a suite, or the one task of that name; all tasks for None."""
     if name is None:
         return tuple(task for suite in SUITES.values() for task in suite.tasks)
     return SUITES[name].tasks if name in SUITES else (find(name),)
 
 
 def unknown(name: str) -> DataError:
+    """The error for an unknown name, with similar names."""
     names = [*SUITES, *(task.full_name for suite in SUITES.values() for task in suite.tasks)]
-    close = get_close_matches(name, names, cutoff=0.75) or [known for known in names if known.endswith(f"/{name}")]
+    close = get_close_matches(name, names, cutoff=0.75) or [
+        full_name for full_name in names if full_name.endswith(f"/{name}")
+    ]
     hint = f"Did you mean {' or '.join(close[:3])}?" if close else f"Suites: {', '.join(SUITES)}."
-    return DataError(f"no suite or task {name!r}. {hint} `intarsia data list` names all of them.")
+    return DataError(f"no suite or task {name!r}. {hint} `intarsia data list` lists all.")

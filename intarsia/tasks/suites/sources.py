@@ -1,4 +1,4 @@
-"""Where a task may be fetched from: the hub, a folder with the official files, or another data folder."""
+"""Sources to fetch a task from: the hub, a folder with the official files, or another data folder."""
 
 from __future__ import annotations
 
@@ -19,37 +19,42 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Given:
-    """One split as a source has it."""
+    """One split of a source."""
 
-    content: Any  # rows in our columns, read as they are taken; for SQuAD the bytes of the official JSON
-    sample: bool = False  # the source itself calls it one, so the number of rows proves nothing
+    content: Any  # an iterator of rows in our columns; for SQuAD the bytes of the official JSON
+    sample: bool = False  # the source marks it as a sample, so a matching number of rows does not make it whole
 
 
 class Source(Protocol):
+    """A source of tasks."""
+
     name: str
 
     def parts(self, task: SuiteTask, *, alone: bool) -> dict[str, Given]:
-        """The splits; none where the source does not have the task."""
+        """The splits of a task; empty if the source does not have it. `alone`: only this task is fetched."""
 
     def origin(self, task: SuiteTask) -> dict[str, Any]:
         """Provenance, for the manifest."""
 
     def advice(self, task: SuiteTask) -> str:
-        """What to do where the source does not have the task."""
+        """What to do if the source does not have the task."""
 
 
 def find_source(given: str | Path, target: Path) -> Source:
+    """The source for "hub" or a folder other than the data folder `target`."""
     if given == "hub":
         return HubSource()
     folder = Path(given).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder. Expected hub, or a folder with the official files or a data folder.")
+        raise DataError(f"{folder} is not a folder. Expected hub, a folder with the official files, or a data folder.")
     if target.is_dir() and folder.resolve() == target.resolve():
-        raise DataError(f"{folder} is the data folder itself. Name another one with --from, or with --to.")
+        raise DataError(f"{folder} is the data folder itself. Name another folder with --from or --to.")
     return FolderSource(folder)
 
 
 class HubSource:
+    """The Hugging Face hub."""
+
     name = "the hub"
 
     def parts(self, task: SuiteTask, *, alone: bool) -> dict[str, Given]:
@@ -58,42 +63,43 @@ class HubSource:
         if task.hub is None:
             return {}
         advice = f"Or get the official files ({task.source}) and fetch with --from FOLDER."
-        splits = download(task.hub.name, task.hub.config, revision=task.hub.revision, beside="", advice=advice)
-        there = {ours: splits[theirs] for ours, theirs in task.hub.splits.items() if theirs in splits}
-        if not there:
-            raise DataError(f"the hub's {task.hub} has the splits {', '.join(splits)}, none of them known. {advice}")
+        splits = download(task.hub.name, task.hub.config, revision=task.hub.revision, also="", advice=advice)
+        found = {ours: splits[theirs] for ours, theirs in task.hub.splits.items() if theirs in splits}
+        if not found:
+            raise DataError(f"the hub's {task.hub} has only unknown splits: {', '.join(splits)}. {advice}")
         if task.kind == "span":
             version = task.name.removeprefix("v")
-            return {split: Given(squad.from_rows(_rows(data), version)) for split, data in there.items()}
-        return {split: Given(_hub_rows(task, split, data)) for split, data in there.items()}
+            return {split: Given(squad.from_rows(_rows(data), version)) for split, data in found.items()}
+        return {split: Given(_hub_rows(task, split, data)) for split, data in found.items()}
 
     def origin(self, task: SuiteTask) -> dict[str, Any]:
         return {"hub": str(task.hub)}
 
     def advice(self, task: SuiteTask) -> str:
         return (
-            f"{task.full_name} is not on the hub as its authors gave it out. Get it from {task.source} and fetch with "
+            f"{task.full_name} is not on the hub in its official form. Download it from {task.source} and fetch with "
             f"--from FOLDER."
         )
 
 
 def _rows(data: Any) -> Iterator[Row]:
-    """Rows of a hub split, with the names of classes in place of their numbers."""
+    """Yield the rows of a hub split, with class names in place of class numbers."""
     from intarsia.tasks.hub import class_names, named
 
     names = {column: class_names(feature) for column, feature in data.features.items()}
     for batch in data.iter(batch_size=1000):
         for values in zip(*batch.values(), strict=True):
             row = dict(zip(batch, values, strict=True))
-            yield {column: named(value, known) if (known := names[column]) else value for column, value in row.items()}
+            yield {column: named(value, own) if (own := names[column]) else value for column, value in row.items()}
 
 
 def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[Row]:
+    """Yield the checked rows of a hub split in our columns."""
     assert task.hub is not None
     missing = [theirs for theirs in task.hub.columns.values() if theirs not in data.features]
     if missing:
         raise DataError(
-            f"the hub's {task.hub} has the columns {', '.join(data.features)}. Expected also {', '.join(missing)}."
+            f"the hub's {task.hub} has the columns {', '.join(data.features)}, but not {', '.join(missing)}."
         )
     for number, raw in enumerate(_rows(data), 1):
         row = {ours: raw[theirs] for ours, theirs in task.hub.columns.items()}
@@ -102,15 +108,15 @@ def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[Row]:
 
 def _checked(task: SuiteTask, split: str, row: Row, where: str) -> Row:
     if task.kind != "tags":
-        made = canonical(task, split, row, where)
-        assert made is not None, "only official files have rows that are left out"
-        return made
+        checked = canonical(task, split, row, where)
+        assert checked is not None, "only official files have rows that are skipped"
+        return checked
     tagging.check(tagging.TaggedSentence(tuple(row["tokens"]), tuple(row["tags"])), where, task.labels)
     return row
 
 
 class FolderSource:
-    """Official files, or the files of another data folder, whichever lies there."""
+    """A folder with official files, or another data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,12 +141,12 @@ class FolderSource:
         return {"folder": str(self.folder)}
 
     def advice(self, task: SuiteTask) -> str:
-        wanted = ", ".join(patterns[0] for patterns in task.layout.files.values())
-        return f"For {task.full_name}, expected {wanted} (from {task.source}) or a data folder's {task.full_name}."
+        names = ", ".join(patterns[0] for patterns in task.layout.files.values())
+        return f"For {task.full_name}, expected {names} (from {task.source}) or a data folder's {task.full_name}."
 
 
 def _our_rows(task: SuiteTask, path: Path, sample: bool) -> Iterator[Row]:
-    """Rows that are in our columns already: checked, and passed on as they are. A sample may have labels of its own."""
+    """Yield the checked rows of a data folder's file. The labels of a sample are not checked: it may have its own."""
     needed = ("tokens", "tags") if task.kind == "tags" else (*task.texts, "label")
     for number, row in read_rows(path):
         missing = [column for column in needed if column not in row]

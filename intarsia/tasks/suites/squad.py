@@ -1,4 +1,4 @@
-"""SQuAD: questions whose answers are spans of a paragraph. v2.0 adds questions that the paragraph does not answer."""
+"""SQuAD: questions whose answers are spans of a paragraph. v2.0 adds questions without an answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
 
 @dataclass(frozen=True)
 class Question:
+    """A question of a SQuAD file."""
+
     id: str
     title: str
     context: str
     question: str
-    answers: tuple[tuple[int, str], ...]  # where each begins in the context, and its text
+    answers: tuple[tuple[int, str], ...]  # (first character in the context, text) of each
     impossible: bool = False
 
 
 def read_squad(path: str | Path) -> list[Question]:
-    """The questions of a SQuAD file (.json, also .gz or .zst); every answer is compared with its context."""
+    """The questions of a SQuAD file (.json, also .gz or .zst); every answer is checked against its context."""
     path = Path(path)
     return questions(path, read_bytes(path))
 
 
 def read_bytes(path: Path) -> bytes:
+    """The decompressed content of a file."""
     import gzip
 
     try:
@@ -39,54 +42,56 @@ def read_bytes(path: Path) -> bytes:
                 return bytes(stream.read())
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist. `intarsia data list squad` says what is here.") from None
+        raise DataError(f"{path} does not exist. `intarsia data list squad` lists the files found.") from None
     except (OSError, EOFError) as error:
-        raise DataError(f"{path} is damaged or may not be read ({error}). Get the file again.") from error
+        raise DataError(f"{path} is damaged or unreadable ({error}). Download the file again.") from error
 
 
 def questions(path: Path, content: bytes) -> list[Question]:
+    """The checked questions of a SQuAD file's content; `path` is for error messages."""
     found = []
     try:
         for article in json.loads(content)["data"]:
             for paragraph in article["paragraphs"]:
-                for asked in paragraph["qas"]:
-                    answers = tuple((int(one["answer_start"]), one["text"]) for one in asked["answers"])
-                    impossible = bool(asked.get("is_impossible", False))
+                for item in paragraph["qas"]:
+                    answers = tuple((int(answer["answer_start"]), answer["text"]) for answer in item["answers"])
+                    impossible = bool(item.get("is_impossible", False))
                     found.append(
                         Question(
-                            asked["id"], article["title"], paragraph["context"], asked["question"], answers, impossible
+                            item["id"], article["title"], paragraph["context"], item["question"], answers, impossible
                         )
                     )
     except (ValueError, KeyError, TypeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{path}: not written as SQuAD is ({reason}). Expected data, paragraphs, qas, answers."
+            f"{path}: not in SQuAD's format ({reason}). Expected data, paragraphs, qas, answers."
         ) from error
-    for one in found:
-        _check(path, one)
+    for question in found:
+        _check(path, question)
     return found
 
 
-def _check(path: Path, asked: Question) -> None:
-    where = f"{path}, question {asked.id}"
-    if not asked.question.strip():
-        raise DataError(f"{where}: the question is empty. Expected a text; get the file again.")
-    if asked.impossible == bool(asked.answers):
-        much = (
-            "answers, though it is marked impossible" if asked.impossible else "no answer, nor is it marked impossible"
+def _check(path: Path, question: Question) -> None:
+    """Raise unless the question has a text and its answers fit its context and `impossible`."""
+    where = f"{path}, question {question.id}"
+    if not question.question.strip():
+        raise DataError(f"{where}: the question is empty. Expected a text; download the file again.")
+    if question.impossible == bool(question.answers):
+        problem = (
+            "answers, but is_impossible is set" if question.impossible else "no answer, but is_impossible is not set"
         )
-        raise DataError(f"{where}: has {much}. Get the file again, or drop the question.")
-    for start, text in asked.answers:
-        there = asked.context[start : start + len(text)] if start >= 0 else ""
-        if not text or there != text:
+        raise DataError(f"{where}: has {problem}. Download the file again, or drop the question.")
+    for start, text in question.answers:
+        found = question.context[start : start + len(text)] if start >= 0 else ""
+        if not text or found != text:
             raise DataError(
-                f"{where}: the answer {text!r} does not stand at character {start} of the context, where {there!r} is. "
-                f"Get the file again, or drop the question."
+                f"{where}: the answer {text!r} is not at character {start} of the context; {found!r} is there. "
+                f"Download the file again, or drop the question."
             )
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], version: str) -> bytes:
-    """The official JSON from rows of the hub, one a question; rows of one paragraph stand together there."""
+    """The official JSON for the hub's rows, which have one question each and are ordered by paragraph."""
     articles: list[dict[str, Any]] = []
     for row in rows:
         if not articles or articles[-1]["title"] != row["title"]:
@@ -99,10 +104,10 @@ def from_rows(rows: Iterable[Mapping[str, Any]], version: str) -> bytes:
             {"text": text, "answer_start": start}
             for text, start in zip(given["text"], given["answer_start"], strict=True)
         ]
-        asked = {"id": row["id"], "question": row["question"], "answers": answers}
+        item = {"id": row["id"], "question": row["question"], "answers": answers}
         if version != "1.1":
-            asked["is_impossible"] = not answers
-        paragraphs[-1]["qas"].append(asked)
+            item["is_impossible"] = not answers
+        paragraphs[-1]["qas"].append(item)
     return json.dumps({"version": version, "data": articles}, ensure_ascii=False).encode()
 
 

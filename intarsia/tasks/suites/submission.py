@@ -1,4 +1,4 @@
-"""The files that GLUE's test server takes: one for each task, zipped together, with the labels as it spells them."""
+"""Submission files for GLUE's test server: one file per task and a zip of all, with the server's label names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intarsia.tasks.suites.glue import NUMBERED
 from intarsia.tasks.suites.registry import find
 from intarsia.tasks.suites.suite import SuiteTask
 
-# Which file answers which split. The mismatched test set of MNLI is answered by the same task as the matched one.
+# Task -> submission file. One trained task answers both test sets of MNLI, matched and mismatched.
 FILES = {
     "glue/cola": "CoLA.tsv",
     "glue/sst2": "SST-2.tsv",
@@ -32,45 +32,47 @@ ZIP = "submission.zip"
 
 
 def write_submission(answers: Mapping[str, Sequence[str | float]], folder: str | Path) -> list[Path]:
-    """Writes a file for each task and a zip of them all; answers are labels, or scores for STS-B, in the test's order.
+    """Write a file per task and a zip of all. Answers are labels (scores for STS-B) in the order of the test set.
 
-    Names are "glue/cola" and so on, "glue/mnli_mismatched" for MNLI's second test set. Nothing is written unless all of
-    it is right.
+    Names are "glue/cola" and so on, and "glue/mnli_mismatched" for MNLI's second test set. If any answer is invalid,
+    nothing is written.
     """
     folder = Path(folder)
-    made = {FILES[_known(name)]: _file(name, given) for name, given in answers.items()}
-    if not made:
+    contents = {FILES[_check_name(name)]: _file(name, own) for name, own in answers.items()}
+    if not contents:
         raise DataError("no answers to submit. Expected a mapping from tasks such as 'glue/cola' to their answers.")
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in made.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)  # the same bytes at any time
+        for name, content in contents.items():
+            # A fixed date makes the zip reproducible.
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
     with files.explained(folder, ()):
         files.make_folder(folder)
-    for name, content in {**made, ZIP: packed.getvalue()}.items():
+    for name, content in {**contents, ZIP: packed.getvalue()}.items():
         files.replace(folder / name, [content])
-    return [folder / name for name in (*made, ZIP)]
+    return [folder / name for name in (*contents, ZIP)]
 
 
-def _known(name: str) -> str:
+def _check_name(name: str) -> str:
+    """The name; raises if the server does not take the task."""
     if name not in FILES:
         raise DataError(f"{name!r} has no submission file. Expected one of {', '.join(FILES)}.")
     return name
 
 
 def _file(name: str, answers: Sequence[str | float]) -> bytes:
+    """The content of a task's submission file."""
     mismatched = name.endswith("_mismatched")
     task = find(name.removesuffix("_mismatched"))
     rows = task.rows["test_mismatched" if mismatched else "test"]
     if len(answers) != rows:
-        raise DataError(
-            f"{name}: {len(answers):,} answers. Expected {rows:,}, one for each row of the official test set."
-        )
-    lines = [f"{index}\t{_spelled(task, name, index, answer)}" for index, answer in enumerate(answers)]
+        raise DataError(f"{name}: {len(answers):,} answers. Expected {rows:,}, one per row of the official test set.")
+    lines = [f"{index}\t{_server_label(task, name, index, answer)}" for index, answer in enumerate(answers)]
     return ("\n".join(["index\tprediction", *lines]) + "\n").encode()
 
 
-def _spelled(task: SuiteTask, name: str, index: int, answer: str | float) -> str:
+def _server_label(task: SuiteTask, name: str, index: int, answer: str | float) -> str:
+    """An answer in the server's form: a label name or number, or a score from 0 to 5."""
     where = f"{name}, answer {index}"
     if task.kind == "score":
         if isinstance(answer, str) or not math.isfinite(answer):

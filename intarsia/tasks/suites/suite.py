@@ -1,7 +1,7 @@
-"""What is known of a public task before any of it is here: where it comes from, how it is written, how large it is.
+"""Declarations of public tasks: their sources, formats and official sizes.
 
-A data folder holds `<suite>/<task>/<split>.jsonl.zst`. What has fewer (or more) rows than the official task is a sample
-and lies under `<suite>_partial/<task>`, so that no path with the official name ever leads to something else.
+A data folder has `<suite>/<task>/<split>.jsonl.zst`. A split with fewer or more rows than the official one is a sample
+and is stored under `<suite>_partial/<task>`. A path with the official name therefore always has the official data.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ PARTIAL = "_partial"
 
 @dataclass(frozen=True)
 class Layout:
-    """How the official download is written. `columns` leads from our names to theirs; texts and label must be there."""
+    """The format of the official download. `columns` maps our names to theirs; texts and label are required."""
 
     format: Format
-    files: Mapping[str, tuple[str, ...]]  # split -> patterns below the given folder; the first that matches is taken
+    files: Mapping[str, tuple[str, ...]]  # split -> patterns below the given folder; the first match is used
     columns: Mapping[str, str] = field(default_factory=dict)
-    no_header: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> names, where no line gives them
+    no_header: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> columns, for files without header
     encodings: tuple[str, ...] = ("utf-8-sig",)  # tried in turn
-    skip_short: bool = False  # rows with too few fields are left out, as the official readers do
+    skip_short: bool = False  # skip rows with too few fields, as the official readers do
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set of the hub. `splits` leads from our names to theirs."""
+    """A data set of the hub. `columns` and `splits` map our names to theirs."""
 
     name: str
     config: str | None = None
@@ -45,27 +45,30 @@ class Hub:
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """One task: a declaration, and nothing that reads or writes."""
+    """The declaration of one task. It does not read or write files."""
 
     suite: str
     name: str
     title: str
     kind: SuiteKind
-    metrics: tuple[str, ...]  # official; the first is the one that is reported
-    rows: Mapping[str, int | None]  # official rows of each split; None where that is not known
+    metrics: tuple[str, ...]  # official; the first is reported
+    rows: Mapping[str, int | None]  # official rows of each split; None if unknown
     layout: Layout
-    source: str  # where a person gets it
+    source: str  # where to download it
     labels: tuple[str, ...] = ()  # in official order
     pairs: bool = False
     hub: Hub | None = None
-    values: Mapping[str, str | None] = field(default_factory=dict)  # label as written -> our name; `X*`: begins with X
-    drop: tuple[str | None, ...] = ()  # labels whose rows are stored and left out when the task is loaded
-    hidden_test: bool = False  # the official test part comes without labels
-    strip: bool = False  # white space around texts goes
-    mend: bool = False  # the release garbled characters beyond ASCII: undo it where that is certain
-    empty: Literal["refused", "skipped", "kept"] = "refused"  # rows without a text; what is kept is not loaded
-    pooled: bool = False  # the paper put the parts together and split at random
-    paper: tuple[int, int, int] | None = None  # train, validation and test in Houlsby et al. 2019; None: not checked
+    # The source's label -> our name. `X*` matches any label that begins with X.
+    values: Mapping[str, str | None] = field(default_factory=dict)
+    drop: tuple[str | None, ...] = ()  # rows with these labels are stored, but not loaded
+    hidden_test: bool = False  # the official test part has no labels
+    strip: bool = False  # remove white space around texts
+    mend: bool = False  # repair the non-ASCII characters that the release garbled
+    # Rows without a text: an error (refused), not stored (skipped), or stored but not loaded (kept).
+    empty: Literal["refused", "skipped", "kept"] = "refused"
+    pooled: bool = False  # the paper joined the parts and split at random
+    # The sizes of train, validation and test in Houlsby et al. 2019. None: not checked.
+    paper: tuple[int, int, int] | None = None
     note: str = ""
 
     @property
@@ -81,24 +84,26 @@ class SuiteTask:
         return f"{split}-{self.name}.json.zst" if self.kind == "span" else f"{split}.jsonl.zst"
 
     def label(self, written: str, where: str) -> str | None:
-        """Our name of a label as a source writes it; None where that says that there is none."""
+        """Our name of a source's label; None if the source's value means "no label". Raises for unknown labels."""
         written = written.strip()
         if written in self.labels or written in self.drop:
             return written
         for key, name in self.values.items():
             if written == key or (key.endswith("*") and written.startswith(key[:-1])):
                 return name
-        if not self.labels:  # too many to list
+        if not self.labels:  # the task has too many labels to declare
             return written
-        known = [*self.labels, *(key for key in self.values if key)]
+        expected = [*self.labels, *(key for key in self.values if key)]
         raise DataError(
-            f"{where}: {written!r} is not a label of {self.full_name}. Expected one of {', '.join(known[:24])}. "
+            f"{where}: {written!r} is not a label of {self.full_name}. Expected one of {', '.join(expected[:24])}. "
             f"Is this the file of another task, or of another release?"
         )
 
 
 @dataclass(frozen=True)
 class Suite:
+    """A named group of tasks."""
+
     name: str
     title: str
     tasks: tuple[SuiteTask, ...]

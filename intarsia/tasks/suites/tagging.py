@@ -1,7 +1,7 @@
-"""Tagging: a tag for each token of a sentence. CoNLL-2003 names (NER) and Universal Dependencies parts of speech.
+"""Tagging tasks: CoNLL-2003 named entities (NER) and Universal Dependencies parts of speech.
 
-CoNLL's own files (eng.train ...) open an entity with I- unless another of its type ends right before it. Here, as in
-most copies, every entity opens with B-; the change loses nothing. Lines that only begin a document are no sentences.
+In CoNLL's own files (eng.train ...) an entity begins with I-, unless it follows another entity of its type. Here, as in
+most copies, every entity begins with B-. The change loses no information. Lines that only begin a document are skipped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ PARTS_OF_SPEECH = (
 
 @dataclass(frozen=True)
 class TaggedSentence:
+    """A sentence with a tag per token."""
+
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
 
 
 def check(sentence: TaggedSentence, where: str, labels: tuple[str, ...] | None = None) -> None:
-    """Complains of a sentence that cannot be tagged, or whose tags cannot be read as entities."""
+    """Raise if a sentence has an empty token, a missing or unknown tag, or an I- tag that continues no entity."""
     tokens, tags = sentence.tokens, sentence.tags
     if not tokens or len(tokens) != len(tags):
         raise DataError(f"{where}: {len(tokens)} tokens and {len(tags)} tags. Expected a tag for each token.")
@@ -39,39 +41,39 @@ def check(sentence: TaggedSentence, where: str, labels: tuple[str, ...] | None =
         before = tags[place - 2] if place > 1 else "O"
         if isinstance(tag, str) and tag.startswith("I-") and before not in (tag, f"B-{tag[2:]}"):
             raise DataError(
-                f"{where}: tag {place} is {tag} after {before}. Expected B-{tag[2:]}, which opens an entity."
+                f"{where}: tag {place} is {tag} after {before}. Expected B-{tag[2:]} at the start of an entity."
             )
 
 
 def read_conll(path: Path) -> Iterator[TaggedSentence]:
-    """A token a line, its tag in the last column, a blank line after each sentence."""
+    """Yield the sentences of a CoNLL file: one token per line, its tag last, a blank line after each sentence."""
     for number, lines in _blocks(path):
         fields = [line.split() for line in lines if not line.startswith("-DOCSTART-")]
         if not fields:
             continue
-        if any(len(one) < 2 for one in fields):
+        if any(len(line) < 2 for line in fields):
             raise DataError(f"{path}, sentence at line {number}: a line has no tag. Expected token, columns and tag.")
-        sentence = TaggedSentence(tuple(one[0] for one in fields), _opened(one[-1] for one in fields))
+        sentence = TaggedSentence(tuple(line[0] for line in fields), _with_opening_b(line[-1] for line in fields))
         check(sentence, f"{path}, sentence at line {number}")
         yield sentence
 
 
 def read_conllu(path: Path) -> Iterator[TaggedSentence]:
-    """Words and universal parts of speech; ranges (1-2) and empty nodes (1.1) are no words."""
+    """Yield words with universal parts of speech. Ranges (1-2) and empty nodes (1.1) are skipped."""
     for number, lines in _blocks(path):
         fields = [line.split("\t") for line in lines if not line.startswith("#")]
         if not fields:
             continue
-        if any(len(one) != 10 for one in fields):
-            raise DataError(f"{path}, sentence at line {number}: expected 10 columns with tabs between (CoNLL-U).")
-        words = [one for one in fields if one[0].isdigit()]
-        sentence = TaggedSentence(tuple(one[1] for one in words), tuple(one[3] for one in words))
+        if any(len(line) != 10 for line in fields):
+            raise DataError(f"{path}, sentence at line {number}: expected 10 columns, separated by tabs (CoNLL-U).")
+        words = [line for line in fields if line[0].isdigit()]
+        sentence = TaggedSentence(tuple(line[1] for line in words), tuple(line[3] for line in words))
         check(sentence, f"{path}, sentence at line {number}", PARTS_OF_SPEECH)
         yield sentence
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Runs of lines without a blank one, with the number of the first."""
+    """Yield blocks of lines between blank lines, with the number of the first line."""
     block: list[str] = []
     start = 1
     try:
@@ -89,14 +91,14 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield start, block
 
 
-def _opened(tags: Iterable[str]) -> tuple[str, ...]:
+def _with_opening_b(tags: Iterable[str]) -> tuple[str, ...]:
     """The tags with B- at the first token of every entity."""
-    made, before = [], "O"
+    changed, before = [], "O"
     for tag in tags:
         begins = tag.startswith("I-") and before[2:] != tag[2:]
-        made.append(f"B-{tag[2:]}" if begins else tag)
+        changed.append(f"B-{tag[2:]}" if begins else tag)
         before = tag
-    return tuple(made)
+    return tuple(changed)
 
 
 NER = Suite(
@@ -113,7 +115,7 @@ NER = Suite(
             rows={"train": 14041, "dev": 3250, "test": 3453},
             labels=ENTITIES,
             source="https://www.clips.uantwerpen.be/conll2003/ner/",
-            # Its own branch holds a program, which `datasets` no longer runs; this one holds the rows.
+            # The main branch has a loading script, which `datasets` no longer runs. This branch has the rows.
             hub=Hub(
                 "eriktks/conll2003",
                 columns={"tokens": "tokens", "tags": "ner_tags"},
@@ -147,7 +149,7 @@ UDPOS = Suite(
             source="https://universaldependencies.org (release 2.5: EWT, GUM, LinES, ParTUT, PUD, Pronouns)",
             hub=Hub("google/xtreme", "udpos.English", {"tokens": "tokens", "tags": "pos_tags"}),
             layout=Layout("conllu", {split: (f"**/en_*-ud-{split}.conllu",) for split in ("train", "dev", "test")}),
-            note="One treebank alone counts as a sample of it.",
+            note="A single treebank counts as a sample.",
         ),
     ),
 )

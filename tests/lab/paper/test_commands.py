@@ -17,6 +17,7 @@ from intarsia.lab.paper import EXPERIMENTS, no_bert, running
 from intarsia.lab.paper.plan import ExperimentConfig
 from intarsia.lab.paper.runs import RunStore
 from intarsia.methods import TopLayers
+from intarsia.train import runner
 from intarsia.train import step as step_module
 
 TASKS = {"glue": "cola,rte", "further": "sms_spam,airline", "tradeoff": "cola,rte", "methods": "cola", "squad": "v1.1"}
@@ -280,7 +281,7 @@ def test_drawing_without_options_draws_what_was_asked_for(folder: Path, tiny_fol
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running.ExperimentRunner, "run", stopped)
+        patch.setattr(running, "train_missing", stopped)
         assert paper("init", folder, tiny_folder, tmp_path, "--grid", "small").exit_code == 130
     noted = store.read_config("init")
     assert noted is not None and noted.config.grid == "tiny"
@@ -344,12 +345,12 @@ def test_what_another_process_has_finished_is_not_trained_again(
     ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
     queued: list[Any] = []
 
-    def meanwhile(jobs: Any, *_: Any, **__: Any) -> None:
+    def meanwhile(jobs: Any, *_: Any, wanted: Any, **__: Any) -> None:
         for record in theirs.records("glue/cola").values():
             ours.add(record)
-        queued.extend(jobs)
+        queued.extend(job for job in jobs if wanted(job))
 
-    monkeypatch.setattr(running, "train_together", meanwhile)
+    monkeypatch.setattr(runner, "train_together", meanwhile)
     assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not queued
 
 

@@ -110,4 +110,4 @@ def test_complaints_without_a_text_are_left_out_and_any_copy_is_a_sample(tmp_pat
     ]
     table(tmp_path / "complaints.csv", rows)
     (one,) = fetch("extra/customer_complaints", tmp_path, tmp_path / "data")
-    assert (one.outcome, one.rows) == ("partial", {"all": 3}) and "official number is not known" in one.notice
+    assert (one.outcome, one.rows) == ("partial", {"all": 3}) and "official number is unknown" in one.notice

@@ -117,19 +117,19 @@ def test_spans_and_tags(hub: dict[Any, Any], tmp_path: Path) -> None:
 
 def test_complaints(hub: dict[Any, Any], tmp_path: Path) -> None:
     hub["nyu-mll/glue", "cola"] = ConnectionError("Couldn't reach the Hub (OfflineModeIsEnabled)")
-    with pytest.raises(
-        DataError, match=r"the hub could not be reached for the data set 'nyu-mll/glue:cola' .*--from FOLDER"
-    ):
+    with pytest.raises(DataError, match=r"cannot reach the hub for the data set 'nyu-mll/glue:cola' .*--from FOLDER"):
         fetch("glue", "hub", tmp_path)
-    with pytest.raises(DataError, match=r"has nothing of extra/emotion\. .*not on the hub .* fetch with --from FOLDER"):
+    with pytest.raises(
+        DataError, match=r"has no files of extra/emotion\. .*not on the hub .* fetch with --from FOLDER"
+    ):
         fetch("extra/emotion", "hub", tmp_path)
     hub["nyu-mll/glue", "wnli"] = {"train": pairs([0, 1], ["a", "b"])}
     with pytest.raises(DataError, match=r"nyu-mll/glue:wnli \(train\), row 1: 'a' is not a label of glue/wnli"):
         fetch("glue/wnli", "hub", tmp_path)
     hub["nyu-mll/glue", "wnli"] = {"train": pairs([0, 1], ["a", "b"]).remove_columns("sentence2")}
-    with pytest.raises(DataError, match=r"Expected also sentence2"):
+    with pytest.raises(DataError, match=r"but not sentence2"):
         fetch("glue/wnli", "hub", tmp_path)
     hub["nyu-mll/glue", "wnli"] = {"all": pairs([0, 1], ["a", "b"])}
-    with pytest.raises(DataError, match=r"has the splits all, none of them known"):
+    with pytest.raises(DataError, match=r"has only unknown splits: all"):
         fetch("glue/wnli", "hub", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -121,8 +121,8 @@ def test_fetch_and_list_as_commands(tmp_path: Path) -> None:
 def test_bad_input_exits_with_2_and_says_what_to_do(tmp_path: Path) -> None:
     for arguments, message in (
         (["list", "gleu"], "Did you mean glue"),
-        (["fetch", "glue/cola", "--from", "nowhere"], "nowhere is no folder"),
-        (["fetch", "glue/cola", "--from", "hub"], "the hub could not be reached"),
+        (["fetch", "glue/cola", "--from", "nowhere"], "nowhere is not a folder"),
+        (["fetch", "glue/cola", "--from", "hub"], "cannot reach the hub"),
         (["fetch", "glue/cola"], "--from"),
     ):
         command = [sys.executable, "-m", "intarsia.cli", "data", *arguments]

@@ -1,0 +1,98 @@
+"""Learning one task: one training run, or the small grid where that costs little more than one run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from intarsia.bank.entry import Entry
+from intarsia.bank.inlay_of import inlay_of
+from intarsia.bank.store import Store
+from intarsia.bank.work import working_folder
+from intarsia.encoder.encoder import Encoder
+from intarsia.errors import IntarsiaError
+from intarsia.methods import Method
+from intarsia.tasks.examples import TaskData
+from intarsia.tasks.heads import Pooling
+from intarsia.train.grid import SMALL
+from intarsia.train.job import Job, Settings
+from intarsia.train.run import Trained, check_job
+from intarsia.train.runner import JobResult, Runner, RunnerWatch
+from intarsia.train.scheduler import cheap_together
+
+FOR_A_GRID = ("max_length", "metric", "seed", "trunk_dropout", "bias_correction")  # settings that no grid searches
+
+GivenSettings = Settings | Mapping[str, Any]
+
+
+def given_values(settings: GivenSettings | None) -> dict[str, Any] | None:
+    """The settings that a caller chose, if the small grid can have them for all its jobs; else None."""
+    if isinstance(settings, Settings):
+        return None
+    given = {k: v for k, v in (settings or {}).items() if v is not None}
+    return given if given.keys() <= set(FOR_A_GRID) else None
+
+
+def tries_grid(
+    sweep: bool | None,
+    encoder: Callable[[], Encoder],
+    data: TaskData,
+    method: Method | None,
+    settings: GivenSettings | None,
+    pooling: Pooling,
+    *,
+    fresh: bool,
+) -> bool:
+    """Whether to learn by the small grid. `sweep` is the caller's wish; None: where it costs little more.
+    `encoder` is loaded only to know that."""
+    given = given_values(settings)
+    free = method is None and given is not None and not fresh
+    if sweep and not free:
+        raise IntarsiaError(
+            "a sweep tries methods and learning rates of its own: leave out the method, the learning rate, epochs, "
+            "batch size, patience and fresh, or give a grid to `bank.sweep` (`intarsia sweep --grid file.toml`)."
+        )
+    if sweep is not None or not free:
+        return bool(sweep)
+    return cheap_together(SMALL.jobs("", data, pooling=pooling, **(given or {})), encoder())
+
+
+def learn_alone(
+    store: Store, encoder: Encoder, job: Job, *, fresh: bool = False, watch: RunnerWatch | None = None
+) -> Entry:
+    """One training run, stored as the newest version of its task."""
+    check_job(job, encoder.shape)
+    with working_folder(store.folder / "work" / f"{job.name}-{job.key(encoder.fingerprint)}") as work:
+        state = work / "state.safetensors"
+        if fresh:
+            state.unlink(missing_ok=True)
+        results = _IntoBank(store, encoder)
+        Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
+        entry = results.entry()
+        shutil.rmtree(work, ignore_errors=True)
+    return entry
+
+
+class _IntoBank:
+    """The result of a single run is its inlay, scored and stored before the run's state goes."""
+
+    def __init__(self, store: Store, encoder: Encoder) -> None:
+        self.store, self.encoder = store, encoder
+        self.added: Entry | IntarsiaError | None = None
+
+    def find(self, job: Job, key: str) -> None:
+        """Learning a task again makes a new version."""
+
+    def add(self, job: Job, key: str, outcome: Trained | IntarsiaError) -> JobResult:
+        if isinstance(outcome, IntarsiaError):
+            self.added = outcome
+        else:
+            self.added = self.store.add(inlay_of(job, outcome, self.encoder))
+        return JobResult.of(job, key, outcome)
+
+    def entry(self) -> Entry:
+        if isinstance(self.added, IntarsiaError):
+            raise self.added
+        assert self.added is not None
+        return self.added
