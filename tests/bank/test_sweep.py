@@ -195,7 +195,7 @@ def test_rows_of_spans_are_long_and_words_left_out_are_counted(tmp_path: Path) -
     grid = Grid(("bitfit",), epochs=(1,))
     spans = bank.sweep({"riddle": load_data(riddles(40))}, grid)["riddle"].header
     assert spans.training["max_length"] == 384 and "words_left_out" not in spans.data
-    with pytest.warns(UserWarning, match="not learned from"):
+    with pytest.warns(UserWarning, match="left out of training"):
         tags = bank.sweep({"tags": load_data(colours(40))}, grid, max_length=6)["tags"].header
     assert tags.training["max_length"] == 6 and tags.data["words_left_out"] > 0
 
