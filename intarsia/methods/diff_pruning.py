@@ -95,7 +95,7 @@ class DiffPruning(Method):
     def penalty(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
     ) -> Tensor | None:
-        from intarsia.methods.gates import expected, adds_penalty_gradient
+        from intarsia.methods.gates import adds_penalty_gradient, expected
 
         if phase != "gates" or (adds_penalty_gradient(noise) and not self.structured):
             return None
