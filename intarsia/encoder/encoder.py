@@ -233,7 +233,7 @@ class Encoder:
             changed = next(name for name, count in now.items() if self._write_counts.get(name) != count)
             raise EncoderError(
                 f"the frozen base {self.name} has changed: its weight {changed} was written to. "
-                "Discard what this process trained, and load the base again."
+                "Discard the inlays that this process trained, and load the base again."
             )
 
     def _count_writes(self) -> dict[str, tuple[int, int]]:
@@ -246,7 +246,7 @@ class Encoder:
         if now != expected:
             raise EncoderError(
                 f"the frozen base {self.name} has changed: its fingerprint was {expected} and is {now}. "
-                "Discard what this process trained, and load the base again."
+                "Discard the inlays that this process trained, and load the base again."
             )
 
     def _probe(self) -> list[Segment]:

@@ -175,7 +175,7 @@ class Switchboard:
     def view(
         self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int, dtype: torch.dtype
     ) -> tuple[slice, SiteView]:
-        """Return the token slice of a group, and what its method sees at a site."""
+        """Return the token slice of a group, and the `SiteView` of its method."""
         where, owners = current.owners(index)
         group = current.groups[index]
         view = SiteView(

@@ -113,7 +113,7 @@ class Shape:
         )
 
     def merge_refusal(self, site: str, layer: int) -> str | None:
-        """Return why a change at a site cannot be merged into the weights of this base, or None if it can."""
+        """Return the reason why a change at a site cannot be merged into the weights of this base, or None."""
         if self.shared_layers and layer >= 0:
             return (
                 f"an inlay cannot be merged into {self.family}: its layers share one set of weights, and the inlay has "

@@ -40,7 +40,7 @@ class Classifier:
 
     dense: str
     output: str
-    options: Mapping[str, str] = field(default_factory=dict)  # configuration values that the class must have
+    options: Mapping[str, str] = field(default_factory=dict)  # configuration values that this layout requires
 
 
 _LIKE_ROBERTA: dict[str, Any] = {

@@ -168,7 +168,7 @@ class Method:
         return None
 
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
-        """Return what the next phase starts from. Called at the end of every phase except the last."""
+        """Return the result of a phase for the next phase. Called at the end of every phase except the last."""
         return Ending()
 
     @property

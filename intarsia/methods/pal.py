@@ -61,8 +61,8 @@ class PAL(Method):
         return len(chosen_layers(self.layers, shape)) * (2 * d * w + 3 * w * w)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
-        own = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
-        return frozenset(own | {(n.site, n.layer) for n in self._norms(shape)})
+        attention = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
+        return frozenset(attention | {(n.site, n.layer) for n in self._norms(shape)})
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         d, w = shape.width, self.width

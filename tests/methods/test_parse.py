@@ -113,8 +113,8 @@ def test_options_are_read_as_their_types(text: str, options: list[str], method: 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("", [], "known methods"),
-        ("loraa", [], "known methods: houlsby"),
+        ("", [], "Known methods"),
+        ("loraa", [], "Known methods: houlsby"),
         ("lora4", [], "not known"),
         ("Full", [], "not known"),
         ("houlsby-", [], "cannot be read"),
