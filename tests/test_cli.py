@@ -299,7 +299,7 @@ def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--device", "cuda:7"), "no GPU here"),
+        (("--device", "cuda:7"), "finds no GPU"),
         (("--precision", "bf16"), "bf16 needs a GPU"),
         (("--precision", "int3"), "expected bf16 or float32"),
     ],

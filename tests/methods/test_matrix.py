@@ -28,7 +28,7 @@ CHANGING = {name: method for name, method in METHODS.items() if method.changes_b
 
 REFUSED = {
     ("prefix", "deberta-v2"): "relative positions",
-    ("pfeiffer", "modernbert"): "normalises in front",
+    ("pfeiffer", "modernbert"): "has its LayerNorm before it",
     ("top", "albert"): "share one set of weights",
     ("bitfit", "modernbert"): "has no bias",
 }

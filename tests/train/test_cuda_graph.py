@@ -408,7 +408,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
         assert torch.allclose(run.tensors()["now"], other.tensors()["now"], atol=1e-4)
 
 
-@pytest.mark.skipif(not CUDA, reason="bf16 is for GPUs")
+@pytest.mark.skipif(not CUDA, reason="bf16 needs a GPU")
 @pytest.mark.parametrize("method", [*METHODS, *PHASED, *SMALL.values()], ids=str)
 def test_every_method_trains_in_bf16(method: Method) -> None:
     encoder = tiny_with_words().to("cuda", torch.bfloat16)
