@@ -220,7 +220,7 @@ def test_a_full_disk_is_no_fault_of_the_method(
         ({"epochs": 0}, "epochs"),
         ({"pooling": "max"}, "mean, cls"),
         ({"no_bert": 0}, "minutes"),
-        ({"folder": __file__}, "cannot be made"),
+        ({"folder": __file__}, "Cannot create the folder"),
     ],
 )
 def test_bad_input_is_refused_before_training(

@@ -382,7 +382,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
     recorded = GraphStepper(jobs[0], encoder, 3)
-    recorded.most = 8
+    recorded.max_tokens = 8
     runs, alone = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs], [Run(j, encoder) for j in jobs]
     recorded.step([(run, [0, 1, 2]) for run in runs])
     losses = dict(recorded.losses(wait=True))

@@ -345,10 +345,10 @@ def test_what_another_process_has_finished_is_not_trained_again(
     ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
     queued: list[Any] = []
 
-    def meanwhile(jobs: Any, *_: Any, wanted: Any, **__: Any) -> None:
+    def meanwhile(jobs: Any, *_: Any, needed: Any, **__: Any) -> None:
         for record in theirs.records("glue/cola").values():
             ours.add(record)
-        queued.extend(job for job in jobs if wanted(job))
+        queued.extend(job for job in jobs if needed(job))
 
     monkeypatch.setattr(runner, "train_together", meanwhile)
     assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not queued
