@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 ASSUMED = (
     "estimated multiply-adds of matrix products; full fine-tuning = 1. Each matrix of the base's layers counts once "
-    "for the forward pass, once for the backward pass if a trained tensor lies below it, and once more if it is trained "
-    "itself; a method's own matrices count three times. Attention scores, norms, embeddings, heads and the optimizer "
-    "are not counted. Use --measure to time real steps"
+    "for the forward pass, once for the backward pass if a trained tensor lies below it, and once more if it is "
+    "trained itself; a method's own matrices count three times. Attention scores, norms, embeddings, heads and the "
+    "optimizer are not counted. Use --measure to time real steps"
 )
 ROWS, TOKENS, STEPS = 32, 25, 5  # the size of a timed step (rows, tokens per row), and the number of timed steps
 
-# Positions in a layer: 0 for query, key and value; 1 for the attention's output projection; 2 and 3 for the feed-forward
-# matrices; 4 for the next layer. `_READS`: the position of each matrix. `_CHANGES`: the first position that reads the
-# output of a changed site.
+# Positions in a layer: 0 for query, key and value; 1 for the attention's output projection; 2 and 3 for the matrices of
+# the feed-forward network; 4 for the next layer. `_READS`: the position of each matrix. `_CHANGES`: the first position
+# that reads the output of a changed site.
 _READS = {"query": 0, "key": 0, "value": 0, "attention.dense": 1, "ffn.up": 2, "ffn.down": 3}
 _CHANGES = {PREFIX: 1, ATTENTION_OUTPUT: 2, "attention.norm": 2, FFN_OUTPUT: 4, "ffn.norm": 4, LAYER_OUTPUT: 4}
 _CHANGES |= {site: reads + 1 for site, reads in _READS.items()} | {f"{site}.input": n for site, n in _READS.items()}
