@@ -81,7 +81,7 @@ def repeat_fresh(
 
 
 class Training:
-    """Takes optimizer steps on fixed batches: forward, cross-entropy, backward, clip to norm 1, AdamW, drop gradients."""
+    """Takes optimizer steps on fixed batches: forward, cross-entropy, backward, clip to norm 1, AdamW, zero_grad."""
 
     def __init__(
         self,

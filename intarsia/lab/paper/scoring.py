@@ -61,17 +61,17 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     therefore serves all spans.
     """
     examples = job.data.test
-    all_tensors = trained.learned.method_tensors
+    intact = trained.learned.method_tensors
     removed: list[Span | None] = [None, *spans(encoder.shape.layers)]  # None: the intact model
     without = job.method.without_layers
-    slots = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in all_tensors.values()))))
+    slots = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in intact.values()))))
     predictions = np.concatenate(
         [
             _predictions(
                 job,
                 trained,
                 encoder,
-                [all_tensors if s is None else without(all_tensors, *s) for s in removed[i : i + slots]],
+                [intact if s is None else without(intact, *s) for s in removed[i : i + slots]],
             )
             for i in range(0, len(removed), slots)
         ]
