@@ -36,13 +36,15 @@ $(WHEEL): | $(READY)
 demo: $(READY) $(WHEEL)
 	$(BIN)/python -m demo --wheel $(WHEEL)
 
+# Two processes: Triton compiles the kernels in the first and interprets them in the second, and decides at its import.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train
 
 # With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
 PYTHON_CUDA ?= $(BIN)/python
 test-cuda:
-	PYTHONPATH=.:tests:tests/encoder $(PYTHON_CUDA) -m pytest -m cuda tests/kernels tests/train
+	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m "cuda or triton" tests/kernels tests/train
 
 check: $(READY)
 	$(BIN)/ruff check .

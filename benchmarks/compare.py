@@ -4,6 +4,10 @@ Repeats alternate between the systems, so that a slow period of the machine affe
 are medians, and ratios of repeats that ran next to each other. All systems use the same MiniLM weights, the same real
 texts in the same order, the same number of threads, and dropout in training. The peers pad each batch to its longest
 text; Intarsia packs the texts.
+
+Two comparisons use one method on both sides: Houlsby adapters with `adapters`, and LoRA of rank 8 on query and value
+with `peft` (`intarsia_lora` and `peft_lora`). A third comparison sets `peft`'s LoRA on all four projections (`peft`)
+against Intarsia's adapters.
 """
 
 from __future__ import annotations
@@ -25,7 +29,22 @@ from texts import DATA_VARIABLE, load_profile
 
 ROWS = 32
 OURS, ADAPTERS, PEFT = "intarsia", "adapters", "peft"
-METHODS = {OURS: ("houlsby", 64), ADAPTERS: ("houlsby", 64), PEFT: ("lora", 8)}
+OUR_LORA, PEFT_LORA = "intarsia_lora", "peft_lora"
+METHODS = {
+    OURS: ("houlsby", 64),
+    ADAPTERS: ("houlsby", 64),
+    PEFT: ("lora", 8),
+    OUR_LORA: ("lora", 8),
+    PEFT_LORA: ("lora", 8),
+}
+COMMANDS = {
+    OURS: (sys.executable, "benchmarks/worker_intarsia.py"),
+    ADAPTERS: (".venv-adapters/bin/python", "benchmarks/worker_adapters.py"),
+    PEFT: (".venv-peft/bin/python", "benchmarks/worker_peft.py"),
+    OUR_LORA: (sys.executable, "benchmarks/worker_intarsia.py", "--method", "lora"),
+    PEFT_LORA: (".venv-peft/bin/python", "benchmarks/worker_peft.py", "--projections", "query", "value"),
+}
+PAIRS = {ADAPTERS: OURS, PEFT: OURS, PEFT_LORA: OUR_LORA}  # each peer, and the system that it is compared with
 TARGETS = {"train": 2.0, "mixed": 1.15, "add_ms": 5.0, "import_s": 0.2, "help_s": 0.5}
 
 Result = dict[str, Any]
@@ -51,23 +70,27 @@ def training(workers: dict[str, Worker], texts: list[str], rounds: int, threads:
     real, padded = (sum(setups[ADAPTERS][key]) for key in ("real_tokens", "padded_tokens"))
     return {
         "tokens_per_second": {name: round(median(values)) for name, values in rates.items()},
-        "ratio": {peer: _ratio(rates[OURS], rates[peer]) for peer in (ADAPTERS, PEFT)},
+        "ratio": {peer: _ratio(rates[own], rates[peer]) for peer, own in PAIRS.items()},
         "trained": {name: setup["trained"] for name, setup in setups.items()},
+        "placed": {name: setup["placed"] for name, setup in setups.items()},
         "mean_tokens": round(real / len(texts), 1),
         "share_of_real_tokens_when_padded": round(real / padded, 3),
         "steps": len(rates[OURS]),
     }
 
 
-def _ratio(ours: list[float], theirs: list[float]) -> Result:
+def _ratio(above: list[float], below: list[float]) -> Result:
     """Return the median and the quartiles of the ratios of corresponding steps."""
-    ratios = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    ratios = sorted(a / b for a, b in zip(above, below, strict=True))
     n = len(ratios)
     return {"median": round(median(ratios), 2), "quartiles": [round(ratios[n // 4], 2), round(ratios[3 * n // 4], 2)]}
 
 
-def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> Result:
-    """Measure serving of a batch of 32 rows: by the bare base, by one task, and with a different task for each row."""
+def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> tuple[Result, Result]:
+    """Measure serving of a batch of 32 rows: by the bare base, by one task, and with a different task for each row.
+
+    The second result is the time of each peer for the mixed batch, relative to Intarsia.
+    """
     seconds: dict[str, dict[str, list[float]]] = {}
     for name, worker in workers.items():
         worker.ask(do="setup_serve", tasks=ROWS, size=METHODS[name][1], texts=texts[:ROWS], threads=threads)
@@ -86,7 +109,8 @@ def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: 
         out[name] = {"ms": ms, "mixed_to_one": round(mixed_to_one, 3), "mixed_to_bare": round(mixed_to_bare, 3)}
     for name, worker in workers.items():
         out[name]["mixed_equals_one_by_one"] = worker.ask(do="check_serve")["equal"]
-    return out
+    mixed = {name: modes["mixed"] for name, modes in seconds.items()}
+    return out, {peer: _ratio(mixed[peer], mixed[own]) for peer, own in PAIRS.items()}
 
 
 def adding(workers: dict[str, Worker], counts: dict[str, list[int]], repeats: int) -> Result:
@@ -134,6 +158,12 @@ def verdicts(result: Result) -> Result:
             profile: {"median": row["ratio"][ADAPTERS]["median"], "target": f">= {TARGETS['train']}"}
             for profile, row in result["training"].items()
         },
+        "lora_train_vs_peft_lora": {
+            profile: {"median": row["ratio"][PEFT_LORA]["median"]} for profile, row in result["training"].items()
+        },
+        "lora_mixed_serving_vs_peft_lora": {
+            profile: {"median": row[PEFT_LORA]["median"]} for profile, row in result["mixed_serving_ratio"].items()
+        },
         "mixed_to_one": {
             profile: {"median": row[OURS]["mixed_to_one"], "target": f"<= {TARGETS['mixed']}"}
             for profile, row in result["serving"].items()
@@ -154,28 +184,25 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, default=Path("results/speed-cpu.json"))
     arguments = options.parse_args()
-    pythons = {OURS: sys.executable, ADAPTERS: ".venv-adapters/bin/python", PEFT: ".venv-peft/bin/python"}
     profiles = {
         name: load_profile(
             name, arguments.data, count=ROWS * arguments.batches, seed=arguments.seed, wheel=arguments.wheel
         )
         for name in ("short", "long")
     }
-    result: Result = {"training": {}, "serving": {}}
+    result: Result = {"training": {}, "serving": {}, "mixed_serving_ratio": {}}
     with contextlib.ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(Worker(python, f"benchmarks/worker_{name}.py"))
-            for name, python in pythons.items()
-        }
+        workers = {name: stack.enter_context(Worker(*command)) for name, command in COMMANDS.items()}
         result["systems"] = {name: worker.ask(do="versions") for name, worker in workers.items()}
         for profile, texts in profiles.items():
             print(f"training, {profile} texts", file=sys.stderr, flush=True)
             result["training"][profile] = training(workers, texts, arguments.rounds, arguments.threads)
             print(f"serving, {profile} texts", file=sys.stderr, flush=True)
-            result["serving"][profile] = serving(workers, texts, 3 * arguments.rounds, arguments.threads)
+            served, ratio = serving(workers, texts, 3 * arguments.rounds, arguments.threads)
+            result["serving"][profile], result["mixed_serving_ratio"][profile] = served, ratio
         print("adding and switching", file=sys.stderr, flush=True)
         counts = {OURS: [2, 32, 128, 512], ADAPTERS: [2, 32, 128], PEFT: [2, 32, 128]}
-        result["adding"] = adding(workers, counts, repeats=5)
+        result["adding"] = adding({name: workers[name] for name in counts}, counts, repeats=5)
     result["starting"] = starting(7)
     result["verdicts"] = verdicts(result)
     result["provenance"] = {

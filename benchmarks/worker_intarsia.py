@@ -1,5 +1,6 @@
 """The worker for Intarsia: it answers the same requests as the peers' workers, with `Run` and `Predictor`."""
 
+import argparse
 import platform
 import time
 
@@ -8,9 +9,10 @@ import transformers
 from worker import LEARNING_RATE, MAX_TOKENS, Answer, repeat, repeat_fresh, serve
 
 import intarsia
-from intarsia import Bottleneck, Encoder, Example, Settings, TaskData
+from intarsia import Bottleneck, Encoder, Example, LoRA, Settings, TaskData
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
+from intarsia.methods import Method
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head
@@ -23,8 +25,16 @@ from intarsia.train.step import step_together
 SPREAD = 0.05  # the standard deviation of the noise on the weights of a randomised task
 
 
+METHODS = {
+    "houlsby": (Bottleneck, "attention and feed-forward outputs, and every LayerNorm"),
+    "lora": (LoRA, "query, value"),
+}
+
+
 class Worker:
-    def __init__(self) -> None:
+    def __init__(self, method: str) -> None:
+        """`method`: a key of METHODS, for training and for serving."""
+        self.method = method
         self.encoder = Encoder.load("minilm")
         self.run: Run | None = None
         self.batches: list[list[int]] = []
@@ -51,6 +61,8 @@ class Worker:
         threads: int = 2,
         seed: int = 0,
     ) -> Answer:
+        if method != self.method:
+            raise ValueError(f"this worker was started for {self.method!r}, not for {method!r}")
         torch.set_num_threads(threads)
         examples = [
             Example(text, None, str(target))
@@ -59,7 +71,7 @@ class Worker:
         ]
         data = TaskData("label", tuple(str(i) for i in range(labels)), examples, examples[:32], [], {})
         settings = Settings(learning_rate=LEARNING_RATE, max_length=MAX_TOKENS, seed=seed, epochs=1000)
-        self.run = Run(Job("bench", data, Bottleneck(size), settings=settings), self.encoder)
+        self.run = Run(Job("bench", data, self._method(size), settings=settings), self.encoder)
         at = 0
         self.batches = []
         for batch in texts:
@@ -70,7 +82,7 @@ class Worker:
             "trained": sum(s.size for s in self.run.slots.specs.values() if s.trained),
             "real_tokens": real,
             "padded_tokens": real,
-            "placed": "attention and feed-forward outputs, and every LayerNorm",
+            "placed": METHODS[self.method][1],
         }
 
     def train_steps(self, batches: list[int]) -> Answer:
@@ -82,9 +94,12 @@ class Worker:
             seconds.append(time.perf_counter() - began)
         return {"seconds": seconds, "loss": losses}
 
+    def _method(self, size: int) -> Method:
+        return METHODS[self.method][0](size)
+
     def _learned(self, number: int, size: int) -> Learned:
         """Return a task with random tensors that change the output, as trained tensors do."""
-        method, head = Bottleneck(size), Head(2)
+        method, head = self._method(size), Head(2)
         specs = {f"method.{k}": v for k, v in method.tensors(self.encoder.shape).items()}
         specs |= {f"head.{k}": v for k, v in head.tensors(self.encoder.shape).items()}
         draw = torch.Generator().manual_seed(number)
@@ -145,6 +160,8 @@ class Worker:
 
 
 if __name__ == "__main__":
-    worker = Worker()
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--method", choices=METHODS, default="houlsby")
+    worker = Worker(options.parse_args().method)
     names = ("versions", "setup_train", "train_steps", "setup_serve", "serve", "check_serve", "add_task", "switch_task")
     serve({name: getattr(worker, name) for name in names})

@@ -1,9 +1,9 @@
 """The worker for Hugging Face's `peft`: LoRA on MiniLM, with one LoRA and one head per task.
 
 `peft` has no Houlsby adapters. The configuration follows the library's documentation: a sequence classification model
-with sdpa attention, LoRA on all four attention projections (without LoRA dropout, the default), set_adapter for one
-task, and the `adapter_names` argument for batches that mix tasks. LoRA is not merged into the base, because merged
-weights can serve one task only.
+with sdpa attention, LoRA without dropout (the default), set_adapter for one task, and the `adapter_names` argument for
+batches that mix tasks. LoRA acts on all four attention projections unless `--projections` names others. It is not
+merged into the base, because merged weights can serve one task only.
 """
 
 import argparse
@@ -24,9 +24,9 @@ SPREAD = 0.05  # the standard deviation of the weights of a randomised task
 PROJECTIONS = ["query", "key", "value", "attention.output.dense"]
 
 
-def low_rank(rank: int) -> peft.LoraConfig:
+def low_rank(rank: int, projections: list[str]) -> peft.LoraConfig:
     return peft.LoraConfig(
-        task_type=peft.TaskType.SEQ_CLS, r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=PROJECTIONS
+        task_type=peft.TaskType.SEQ_CLS, r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=projections
     )
 
 
@@ -39,16 +39,16 @@ def classifier(labels: int, attention: str) -> torch.nn.Module:
 class PeftTasks(TaskModel):
     """The tasks of one model. The first task, `start`, is created with the model and deleted after the next task."""
 
-    def __init__(self, rank: int, attention: str) -> None:
+    def __init__(self, config: peft.LoraConfig, attention: str) -> None:
         super().__init__()
-        self.rank = rank
-        self.model = peft.get_peft_model(classifier(2, attention), low_rank(rank), adapter_name="start").eval()
+        self.config = config
+        self.model = peft.get_peft_model(classifier(2, attention), config, adapter_name="start").eval()
         self.model.requires_grad_(False)
         self.rows: list[str] = []
 
     def add(self, task: str) -> None:
         # All weights are float32, so the cast of half-precision adapters, a pass over the whole model, is not needed.
-        self.model.add_adapter(task, low_rank(self.rank), autocast_adapter_dtype=False)
+        self.model.add_adapter(task, self.config, autocast_adapter_dtype=False)
 
     def randomise(self, task: str) -> None:
         for name, parameter in self.model.named_parameters():
@@ -92,9 +92,9 @@ class PeftTasks(TaskModel):
 class PeftSystem(System):
     name = "peft"
 
-    def __init__(self, attention: str) -> None:
+    def __init__(self, attention: str, projections: list[str]) -> None:
         super().__init__(transformers.AutoTokenizer.from_pretrained(WEIGHTS))
-        self.attention = attention
+        self.attention, self.projections = attention, projections
 
     def library_versions(self) -> dict[str, str]:
         return {"peft": peft.__version__, "transformers": transformers.__version__}
@@ -104,13 +104,13 @@ class PeftSystem(System):
     ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor], Answer]:
         if method != "lora":
             raise ValueError(f"the method is {method!r}; this worker supports only 'lora'")
-        model = peft.get_peft_model(classifier(labels, self.attention), low_rank(size))
+        model = peft.get_peft_model(classifier(labels, self.attention), low_rank(size, self.projections))
         model.train()
-        return model, lambda batch: model(**batch).logits, {"placed": ", ".join(PROJECTIONS)}
+        return model, lambda batch: model(**batch).logits, {"placed": ", ".join(self.projections)}
 
     def task_model(self, size: int) -> TaskModel:
         # `size` is the bottleneck size for systems with Houlsby adapters; LoRA tasks always have rank 8.
-        return PeftTasks(SERVED_RANK, self.attention)
+        return PeftTasks(low_rank(SERVED_RANK, self.projections), self.attention)
 
     def bare_model(self) -> torch.nn.Module:
         return transformers.BertModel.from_pretrained(
@@ -121,5 +121,7 @@ class PeftSystem(System):
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
+    options.add_argument("--projections", nargs="+", default=PROJECTIONS, metavar="NAME")
     transformers.logging.set_verbosity_error()
-    PeftSystem(options.parse_args().attention).run()
+    given = options.parse_args()
+    PeftSystem(given.attention, given.projections).run()

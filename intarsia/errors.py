@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules that pip knows by another name
+
 
 class IntarsiaError(Exception):
     """A bad input. The message says what is wrong, where, what was expected and what to do."""
@@ -42,3 +44,16 @@ def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
+
+
+def check_extra(extra: str, *modules: str) -> None:
+    """Raise unless the modules that an optional extra installs can be found. Long work calls this before it begins."""
+    from importlib.util import find_spec
+
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        names = " and ".join(DISTRIBUTIONS.get(module, module) for module in missing)
+        raise IntarsiaError(
+            f"this needs {names}, which {'is' if len(missing) == 1 else 'are'} not installed. "
+            f"Install it with: pip install 'intarsia[{extra}]'"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scik
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, Intarsia and the libraries that affect results."""
-    own = {"python": platform.python_version(), "intarsia": __version__}
-    return own | {name: importlib.metadata.version(name) for name in PACKAGES}
+    """The versions of Python, Intarsia and the installed libraries that affect results."""
+    found = {"python": platform.python_version(), "intarsia": __version__}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):  # scikit-learn is optional
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from families import opinions, save_tiny
-from tagged import as_squad, colours, riddles, topics
 from typer.testing import CliRunner
 
 from intarsia.cli import app
+from tests.support.families import opinions, save_tiny
+from tests.support.token_tasks import as_squad, colours, riddles, topics
 
 
 @pytest.fixture(scope="module")

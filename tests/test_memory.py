@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 
 from intarsia import memory
@@ -17,10 +19,20 @@ def test_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [130.0, 160.0]
 
 
-def test_where_there_is_no_such_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_c_library_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: object) -> object:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", missing)
+    assert memory._trim.__wrapped__() is None
     monkeypatch.setattr(memory, "_trim", lambda: None)
-    memory.MemoryTrim(every=0.0)()
+    trim = memory.MemoryTrim(every=0.0)
+    begun = trim.last
+    trim()
+    assert trim.last == begun
 
 
-def test_here() -> None:
-    memory.MemoryTrim(every=0.0)()
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+def test_glibc_has_the_call() -> None:
+    trim = memory._trim()
+    assert trim is not None and trim(0) in (0, 1)

@@ -34,10 +34,6 @@ class TaskCost:
         """The trained parameters, without the head, as a fraction of the base."""
         return self.method / self.base
 
-    @property
-    def share_with_head(self) -> float:
-        return self.trained / self.base
-
 
 @dataclass(frozen=True)
 class BankCost:

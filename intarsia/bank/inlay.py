@@ -105,11 +105,6 @@ TUPLE_FIELDS = ("labels", "parents")
 FIELDS = tuple(field.name for field in fields(Description))
 
 
-def write_inlay(inlay: Inlay, path: str | Path) -> None:
-    """Write `inlay` to `path` atomically."""
-    files.replace(Path(path), encode(inlay))
-
-
 def read_inlay(path: str | Path) -> Inlay:
     """Read a whole file, check its digest, and return the inlay."""
     path = Path(path)

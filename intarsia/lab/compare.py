@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files, provenance
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_extra
 from intarsia.lab.comparison import Comparison, in_order
 from intarsia.methods import Method, parse
 from intarsia.tasks import TaskData, load_data
@@ -73,6 +73,7 @@ def compare(
     from intarsia.tasks.heads import Head
     from intarsia.tasks.kind_registry import default_length
 
+    check_extra("lab", "matplotlib", *(() if no_bert is None else ("sklearn",)))
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
     if not named or seeds < 1:
         raise IntarsiaError(f"Got {len(named)} methods and {seeds} seeds; expected at least 1 method and 1 seed.")

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from intarsia.errors import check_extra
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -100,6 +102,7 @@ def _inline(figure: Figure) -> str:
 
 def new_figure(width: float = 7.0, height: float = 3.2) -> Figure:
     """Return an empty figure in the common style. Needs no window system."""
+    check_extra("lab", "matplotlib")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

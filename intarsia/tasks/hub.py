@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, IntarsiaError, check_extra
 from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
 
 NO_SUCH_FILE = ", and no file or folder of that name exists"
@@ -29,9 +29,13 @@ def download(
     name: str, config: str | None, *, revision: str | None = None, also: str = NO_SUCH_FILE, advice: str = ADVICE
 ) -> dict[str, Any]:
     """The splits of a hub data set. Error messages add `also` (what else was tried) and `advice` (what to do)."""
+    full_name = f"{name}:{config}" if config else name
+    try:
+        check_extra("hub", "datasets")
+    except IntarsiaError as error:
+        raise DataError(f"cannot load the hub data set {full_name!r}{also}: {error}") from error
     import datasets
 
-    full_name = f"{name}:{config}" if config else name
     options = {"revision": revision} if revision else {}
     try:
         return {str(split): data for split, data in datasets.load_dataset(name, config, **options).items()}

@@ -34,7 +34,6 @@ class Metric:
     title: str
     kinds: tuple[Kind, ...]
     measure: Callable[..., Array]  # (gold, predicted, weights [r, n]) -> [r]
-    higher_is_better: bool = True
 
 
 class Interval(NamedTuple):

@@ -7,12 +7,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from families import opinions, save_tiny, tiny_with_words
 
 import intarsia
 from intarsia import Bottleneck, Settings
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
+from tests.support.families import opinions, save_tiny, tiny_with_words
 
 QUICK = Settings(learning_rate=3e-3, epochs=3, batch_size=16)
 TEXTS = ["good film", "an awful day", "the sun is so hot", "great big apple and a poor small plum"]

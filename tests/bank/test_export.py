@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny_tokenizer
 from safetensors.torch import load_file
-from small_methods import SMALL
 
 import intarsia
 from intarsia import methods as m
@@ -26,6 +24,8 @@ from intarsia.encoder.slots import start
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.heads import Head
+from tests.support.families import FAMILY_NAMES, plain_model, tiny_tokenizer
+from tests.support.small_methods import SMALL
 
 METHODS = {name: method for name, method in SMALL.items() if method.mergeable}
 # Why not, of the pairs that cannot be.

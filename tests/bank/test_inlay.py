@@ -19,7 +19,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inlay_samples import assert_same_tensors, flip, make_inlay
 from safetensors.torch import load_file, save_file
 
 from intarsia.bank.inlay import (
@@ -30,9 +29,9 @@ from intarsia.bank.inlay import (
     encode,
     read_header,
     read_inlay,
-    write_inlay,
 )
 from intarsia.errors import BankError
+from tests.support.inlays import assert_same_tensors, flip, make_inlay, write_inlay
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.float64, torch.uint8, torch.int32]
 SPECIAL = [math.nan, math.inf, -math.inf, -0.0, 1e-45, 3.0]

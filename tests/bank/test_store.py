@@ -8,11 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from inlay_samples import BASE, OTHER_BASE, assert_same_tensors, flip, make_inlay
 
-from intarsia.bank.inlay import write_inlay
 from intarsia.bank.store import Store
 from intarsia.errors import BankError
+from tests.support.inlays import BASE, OTHER_BASE, assert_same_tensors, flip, make_inlay, write_inlay
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inlay_samples import add_many, assert_same_tensors, make_inlay
 
 from intarsia.bank.inlay import encode
 from intarsia.bank.store import Store
 from intarsia.errors import BankError
+from tests.support.inlays import add_many, assert_same_tensors, make_inlay
 
 
 @pytest.fixture

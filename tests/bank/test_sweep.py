@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import opinions, tiny_with_words
-from tagged import colours, riddles
 
 import intarsia
 from intarsia import files
@@ -23,6 +21,8 @@ from intarsia.train.grid import PAPER, SMALL, Grid, read_grid
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train
 from intarsia.train.runner import JobResult, PlannedJob, RunnerEvent
+from tests.support.families import opinions, tiny_with_words
+from tests.support.token_tasks import colours, riddles
 
 GRID = Grid(("houlsby-4", "lora-2"), learning_rate=(1e-3, 3e-3), epochs=(2,), batch_size=(8,))
 

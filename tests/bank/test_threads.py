@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from families import opinions, tiny_with_words
 
 import intarsia
 from intarsia import Bottleneck, Settings
 from intarsia.errors import UnknownTask
+from tests.support.families import opinions, tiny_with_words
 
 TEXTS = ["good good film", "bad", "the sun was not so bad"]
 QUICK = Settings(epochs=1, batch_size=16, learning_rate=1e-2)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
@@ -20,6 +18,8 @@ from intarsia.encoder.sites import layer_paths
 from intarsia.encoder.slots import Slots, start
 from intarsia.methods import PAL, Bapna, BitFit, Bottleneck, Full, LayerNorms, LoRA, LotteryTicket, Method, TopLayers
 from intarsia.methods.method import lowest
+from tests.support.families import FAMILY_NAMES, plain_model, tiny
+from tests.support.segments import segments
 
 LENGTHS = [3, 21, 8, 1, 33]
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
-
-
-def segments(lengths: list[int], *, pairs: bool, seed: int = 0) -> list[Segment]:
-    draw = torch.Generator().manual_seed(seed)
-    made = []
-    for n in lengths:
-        ids = torch.randint(5, 110, (n,), generator=draw).tolist()
-        made.append(Segment(ids, [0] * (n // 2) + [1] * (n - n // 2) if pairs else [0] * n))
-    return made
+from tests.support.families import FAMILY_NAMES, plain_model, tiny
+from tests.support.segments import segments
 
 
 @torch.no_grad()

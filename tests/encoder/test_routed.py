@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import FAMILY_NAMES, tiny
-from test_parity import segments
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
 from intarsia.encoder.slots import Slots, start
 from intarsia.methods import Bottleneck, Spec
+from tests.support.families import FAMILY_NAMES, tiny
+from tests.support.segments import segments
 
 LENGTHS = [4, 9, 1, 30, 12, 7, 3]
 

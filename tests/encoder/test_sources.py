@@ -9,11 +9,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from families import save_tiny
 
 from intarsia.encoder import sources
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import EncoderError
+from tests.support.families import save_tiny
 
 
 def unknown(*_: object) -> None:

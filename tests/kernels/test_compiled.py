@@ -25,7 +25,7 @@ from intarsia.kernels import (  # noqa: E402
     prefix_attention,
 )
 
-pytestmark = pytest.mark.cuda
+pytestmark = pytest.mark.triton
 
 FLOATS = {"down_bias", "up_bias", "d_down", "d_down_bias", "d_up", "d_up_bias", "dw", "db", "b", "sums", "dtable",
           "apart", "d_keys", "d_values"}  # fmt: skip

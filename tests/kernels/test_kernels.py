@@ -32,7 +32,7 @@ from intarsia.methods import gates as plain_gates  # noqa: E402
 from intarsia.train.optimizer import Adam, AdamSettings  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.interpreted]
 TYPES = [torch.float32, torch.bfloat16] if CUDA else [torch.float32]
 
 

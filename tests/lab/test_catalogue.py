@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, config, save_tiny, tiny_with_words
 from rich.console import Console
-from small_methods import SMALL
 from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.cli.lab_tables import WIDTH, methods_table
@@ -20,6 +18,8 @@ from intarsia.lab import cost
 from intarsia.lab.catalogue import Catalogue, catalogue, mergeable, shape_of, sized_name
 from intarsia.methods import PRESETS, DiffPruning, LoRA, parse
 from intarsia.train.step import step_together
+from tests.support.families import FAMILY_NAMES, config, save_tiny, tiny_with_words
+from tests.support.small_methods import SMALL
 
 
 @pytest.fixture(scope="module")

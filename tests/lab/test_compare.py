@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import opinions, save_tiny, tiny_with_words
 
 from intarsia.cli.lab_tables import comparison_rows
 from intarsia.encoder.encoder import Encoder
@@ -27,6 +26,7 @@ from intarsia.tasks import TaskData, load_data
 from intarsia.train import runner
 from intarsia.train import step as step_module
 from intarsia.train.runner import RunnerEvent
+from tests.support.families import opinions, save_tiny, tiny_with_words
 
 RECIPE: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "batch_size": 16}
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import opinions
 from typer.testing import CliRunner
 
 from intarsia.cli import app
@@ -24,6 +23,7 @@ from intarsia.lab.no_bert.candidates import _default_candidates
 from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.task_kind import TaskKind
+from tests.support.families import opinions
 
 FIRST = Candidate(Features(("word",)), "logistic regression", (("C", 4.0),))
 BROKEN = Candidate(Features(("word",), least=1000), "ridge", (("alpha", 1.0),))

@@ -7,8 +7,6 @@ import itertools
 
 import pytest
 import torch
-from families import FAMILY_NAMES, tiny
-from test_parity import segments
 
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
@@ -16,6 +14,8 @@ from intarsia.encoder.sites import Shape
 from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, from_dict, parse, to_dict
+from tests.support.families import FAMILY_NAMES, config, tiny
+from tests.support.segments import segments
 
 VARIANTS = [
     {},
@@ -69,8 +69,6 @@ def test_share_of_bert_base(bert_base: Shape) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_closed_form_equals_the_tensors(family: str, variant: dict[str, object]) -> None:
-    from families import config
-
     shape = Shape.of(config(family))
     method = Bottleneck(5, **variant)  # type: ignore[arg-type]
     trained = sum(s.size for s in method.tensors(shape).values() if s.trained)
@@ -152,7 +150,7 @@ def test_the_start_is_a_truncated_normal() -> None:
 
 
 def test_norms_in_a_span() -> None:
-    shape = Shape.of(__import__("families").config("bert"))
+    shape = Shape.of(config("bert"))
     names = set(Bottleneck(4, layers=(1, 2)).tensors(shape))
     assert "1.attention.norm.weight" in names and "0.attention.norm.weight" not in names
     assert "-1.embedding.norm.weight" not in names
@@ -179,7 +177,7 @@ def test_configs_survive_json_and_the_command_line() -> None:
         (lambda: parse("houlsby-x"), "cannot be read"),
         (lambda: parse("houlsby", ["sice=3"]), "has no option 'sice'"),
         (lambda: from_dict({"type": "other"}), "not known"),
-        (lambda: Bottleneck(4, layers=(9,)).count(Shape.of(__import__("families").config("bert"))), "layers 0 to 2"),
+        (lambda: Bottleneck(4, layers=(9,)).count(Shape.of(config("bert"))), "layers 0 to 2"),
     ],
 )
 def test_wrong_options_are_explained(make, message: str) -> None:  # type: ignore[no-untyped-def]

@@ -188,7 +188,7 @@ def test_more_top_layers_than_there_are_are_refused(base: Shape) -> None:
 
 
 def test_a_pooler_that_is_not_there_cannot_be_trained() -> None:
-    from families import config
+    from tests.support.families import config
 
     with pytest.raises(IntarsiaError, match="no pooler"):
         BitFit(pooler=True).check(Shape.of(config("distilbert")))

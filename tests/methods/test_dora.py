@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from families import FAMILY_NAMES, opinions, tiny, tiny_with_words
-from test_parity import segments
 from torch import Tensor
 
 import intarsia
@@ -19,6 +17,8 @@ from intarsia.encoder.site_view import SiteView
 from intarsia.encoder.slots import Slots, start
 from intarsia.methods import DoRA, from_dict, to_dict
 from intarsia.methods.method import Plain
+from tests.support.families import FAMILY_NAMES, opinions, tiny, tiny_with_words
+from tests.support.segments import segments
 
 S = 16.0 / 3  # alpha / rank
 

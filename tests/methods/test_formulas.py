@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from families import plain_model, tiny
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.attention import PrefixStates as Extra
@@ -31,6 +29,8 @@ from intarsia.methods import (
     Pfeiffer,
     Prefix,
 )
+from tests.support.families import plain_model, tiny
+from tests.support.segments import segments
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

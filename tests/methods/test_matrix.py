@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILY_NAMES, plain_model, tiny
-from small_methods import SMALL
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
@@ -21,6 +18,9 @@ from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import DiffPruning, Full, LotteryTicket, Method
 from intarsia.tasks.heads import Head, pool, pooler_instead
+from tests.support.families import FAMILY_NAMES, plain_model, tiny
+from tests.support.segments import segments
+from tests.support.small_methods import SMALL
 
 METHODS = {name: method for name, method in SMALL.items() if name != "features"}  # which has no tensors
 ROUTED = {name: method for name, method in METHODS.items() if not method.changes_base}

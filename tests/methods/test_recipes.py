@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from families import opinions
-
 from intarsia.methods import METHODS, parse
 from intarsia.tasks import load_data
 from intarsia.train.job import Settings
+from tests.support.families import opinions
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 ROW = re.compile(r"^\| `([^`]+)` \| (\S+) \| (\d+) \| (\d+) \| (yes|no) \|$", re.MULTILINE)

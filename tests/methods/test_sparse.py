@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from families import opinions, tiny, tiny_with_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_parity import segments
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
@@ -25,6 +23,8 @@ from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Run, Trained, train
 from intarsia.train.order import epoch_batches
 from intarsia.train.step import predict, step_together
+from tests.support.families import opinions, tiny, tiny_with_words
+from tests.support.segments import segments
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import opinions, tiny_with_words
 
 import intarsia
 from intarsia.bank.bank import Bank
-from intarsia.bank.inlay import read_inlay, write_inlay
+from intarsia.bank.inlay import read_inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.methods import (
     IA3,
@@ -39,6 +38,8 @@ from intarsia.tasks.heads import Pooling
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Run, train
 from intarsia.train.step import predict
+from tests.support.families import opinions, tiny_with_words
+from tests.support.inlays import write_inlay
 
 QUICK = Settings(learning_rate=5e-3, epochs=1, batch_size=16)
 TASKS: dict[str, tuple[Method, Pooling]] = {

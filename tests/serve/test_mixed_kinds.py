@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from families import opinions, tiny_with_words
-from tagged import colours, riddles, topics
 
 import intarsia
 from intarsia import Settings
 from intarsia.bank.bank import Bank
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, Full, LoRA
+from tests.support.families import opinions, tiny_with_words
+from tests.support.token_tasks import colours, riddles, topics
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from families import tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
@@ -18,6 +17,7 @@ from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head, Pooling
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.task_kind import TaskKind
+from tests.support.families import tiny_with_words
 
 TEXTS = ["good film", "the big red apple was cold", "bad", "it is not so very hot and the sun was up", "one two three"]
 

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tagged import topics
 
 from intarsia.errors import DataError
 from intarsia.tasks import load_data
 from intarsia.tasks.data import load_examples, load_texts
 from intarsia.tasks.documents import documents
 from intarsia.tasks.tables import Table
+from tests.support.token_tasks import topics
 
 
 def joined(*lines: str) -> list[tuple[int, str]]:

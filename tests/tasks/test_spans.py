@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from families import tiny_with_words
-from tagged import as_squad, riddles
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import DataError, IntarsiaError
@@ -19,6 +17,8 @@ from intarsia.tasks.examples import Question
 from intarsia.tasks.metrics import check_metric, default_metric
 from intarsia.tasks.spans import Spans
 from intarsia.tasks.squad_score import exact_match, f1, normalized
+from tests.support.families import tiny_with_words
+from tests.support.token_tasks import as_squad, riddles
 
 LONG = " ".join(["the day was hot and the night cold"] * 8)
 

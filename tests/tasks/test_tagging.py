@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import WORDS, tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
@@ -20,6 +19,7 @@ from intarsia.tasks.entities import Entity, entities, has_entities
 from intarsia.tasks.examples import Sentence
 from intarsia.tasks.metrics import bootstrap_ratio, check_metric, default_metric
 from intarsia.tasks.tagging import NO_TAG, Tags
+from tests.support.families import WORDS, tiny_with_words
 
 TAGS = ("B-X", "I-X", "O")
 

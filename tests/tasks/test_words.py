@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import FAMILY_NAMES, WORDS, config, plain_model, tiny_tokenizer, tiny_with_words
-from tagged import topics
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
@@ -18,6 +16,8 @@ from intarsia.tasks.examples import Example
 from intarsia.tasks.masking import Vocabulary, hide, row_generator, step_generator
 from intarsia.tasks.word_head import WordHead
 from intarsia.tasks.words import PREDICTION, Words
+from tests.support.families import FAMILY_NAMES, WORDS, config, plain_model, tiny_tokenizer, tiny_with_words
+from tests.support.token_tasks import topics
 
 
 def examples(texts: list[str]) -> list[Example]:

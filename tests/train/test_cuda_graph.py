@@ -18,10 +18,6 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
-from small_methods import SMALL  # noqa: E402
-from tagged import colours, riddles  # noqa: E402
-
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
 from intarsia.encoder.site_view import SiteView  # noqa: E402
@@ -48,6 +44,9 @@ from intarsia.train.job import Job, Settings  # noqa: E402
 from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
+from tests.support.families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
+from tests.support.small_methods import SMALL  # noqa: E402
+from tests.support.token_tasks import colours, riddles  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 pytestmark = pytest.mark.cuda
@@ -94,6 +93,26 @@ METHODS = [
 ]  # fmt: skip
 
 
+def assert_close(run: Run, other: Run) -> None:
+    for name, ours in run.tensors().items():
+        theirs = other.tensors()[name]
+        scale = max(1e-3, float(theirs.abs().max()))
+        assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    one, rows = job(0, method), [0, 1, 2, 3]
+    recorded = GraphStepper(one, encoder, 1)
+    run, other = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    recorded.step([(run, rows)])
+    ((_, loss),) = recorded.losses(wait=True)
+    assert loss == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
+    assert_close(run, other)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Method) -> None:
     encoder = tiny_with_words().to(DEVICE)
@@ -110,10 +129,7 @@ def test_three_kinds_of_tasks_together_learn_what_each_learns_alone(method: Meth
     assert [loss for _, loss in found] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     predictions = recorded.predict(together, "dev")
     for run, other, mine in zip(together, alone, predictions, strict=True):
-        for name, ours in run.tensors().items():
-            theirs = other.tensors()[name]
-            scale = max(1e-3, float(theirs.abs().max()))
-            assert float((ours - theirs).abs().max()) <= 3e-3 * scale, name
+        assert_close(run, other)
         assert run.state.step == 3 and run.state.tokens == other.state.tokens
         assert np.allclose(mine, predict(other, "dev"), atol=1e-3)
 

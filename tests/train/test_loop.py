@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -12,21 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import opinions, save_tiny, tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import EncoderError, IntarsiaError
-from intarsia.methods import Bottleneck
-from intarsia.tasks import Example, TaskData, load_data
+from intarsia.tasks import Example, load_data
 from intarsia.tasks.task_kind import TaskKind
-from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, Run, Trained, train
 from intarsia.train.step import step_together
-
-
-def job(data: TaskData | None = None, **changes: object) -> Job:
-    options = {"learning_rate": 3e-3, "epochs": 4, "batch_size": 8, **changes}
-    return Job("opinion", data or load_data(opinions(80)), Bottleneck(8), settings=Settings(**options))  # type: ignore[arg-type]
+from tests.support.families import opinions, save_tiny, tiny_with_words
+from tests.support.jobs import opinion_job
 
 
 def same(a: Trained, b: Trained) -> bool:
@@ -36,13 +29,13 @@ def same(a: Trained, b: Trained) -> bool:
 def test_what_was_learned_from_other_data_is_another_run() -> None:
     data = load_data(opinions(80))
     bare, other = (dataclasses.replace(data, train=rows, source={}) for rows in (data.train, data.train[1:]))
-    assert job(bare).key("") == job(bare).key("") != job(other).key("")
+    assert opinion_job(bare).key("") == opinion_job(bare).key("") != opinion_job(other).key("")
 
 
 def test_it_learns_and_keeps_the_best_epoch() -> None:
     encoder = tiny_with_words()
     seen: list[Progress] = []
-    trained = train(job(load_data(opinions(400)), epochs=6, batch_size=16), encoder, watch=seen.append)
+    trained = train(opinion_job(load_data(opinions(400)), epochs=6, batch_size=16), encoder, watch=seen.append)
     history = trained.state.history
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     assert trained.state.best == max(h["accuracy"] for h in history) >= 0.9
@@ -63,7 +56,7 @@ def test_one_label_for_all_texts_is_noted() -> None:
 
 def test_it_overfits_a_small_batch() -> None:
     encoder = tiny_with_words()
-    run = Run(job(learning_rate=3e-3, epochs=50), encoder)
+    run = Run(opinion_job(learning_rate=3e-3, epochs=50), encoder)
     losses = [step_together([(run, range(8))])[0] for _ in range(80)]
     assert sum(losses[-5:]) / 5 < 0.1
 
@@ -78,7 +71,7 @@ def test_other_kinds_learn_too(kind: str) -> None:
             row["label"] = ["no"]  # type: ignore[assignment]
         if kind == "score":
             row["label"] = 250.5 + 100 * good  # type: ignore[assignment]
-    trained = train(job(load_data(rows, kind=kind), epochs=6, batch_size=16), tiny_with_words())  # type: ignore[arg-type]
+    trained = train(opinion_job(load_data(rows, kind=kind), epochs=6, batch_size=16), tiny_with_words())  # type: ignore[arg-type]
     assert trained.state.best is not None and trained.state.best > 0.7
     if kind == "score":
         assert trained.learned.task_kind.mean == pytest.approx(300, abs=10)
@@ -86,9 +79,9 @@ def test_other_kinds_learn_too(kind: str) -> None:
 
 def test_a_seed_repeats_a_run_and_another_does_not() -> None:
     encoder = tiny_with_words()
-    first, again = train(job(), encoder), train(job(), encoder)
+    first, again = train(opinion_job(), encoder), train(opinion_job(), encoder)
     assert same(first, again)
-    assert not same(first, train(job(seed=1), encoder))
+    assert not same(first, train(opinion_job(seed=1), encoder))
 
 
 def test_the_base_is_checked_at_the_end() -> None:
@@ -98,19 +91,19 @@ def test_the_base_is_checked_at_the_end() -> None:
         encoder.model.embeddings.word_embeddings.weight.data[7, 3] += 1e-3
 
     with pytest.raises(EncoderError, match="has changed"):
-        train(job(epochs=1), encoder, watch=meddle)
+        train(opinion_job(epochs=1), encoder, watch=meddle)
 
 
 def test_divergence_is_an_error_that_says_what_to_do() -> None:
     encoder = tiny_with_words()
-    run = Run(job(), encoder)
+    run = Run(opinion_job(), encoder)
     run.slots.buffer.fill_(float("nan"))
     with pytest.raises(IntarsiaError, match="learning rate below"):
         step_together([(run, [0, 1])])[0]
 
 
 def test_patience_stops_early() -> None:
-    trained = train(job(epochs=40, patience=2, learning_rate=3e-3), tiny_with_words())
+    trained = train(opinion_job(epochs=40, patience=2, learning_rate=3e-3), tiny_with_words())
     history = trained.state.history
     assert len(history) < 40
     scores = [epoch["accuracy"] for epoch in history]
@@ -124,7 +117,7 @@ class _Stop(Exception):
 @pytest.mark.parametrize("stop_at", [1, 3, 8, 9, 16, 17, 31])
 def test_a_run_resumed_anywhere_ends_with_the_same_weights(stop_at: int, tmp_path: Path) -> None:
     encoder = tiny_with_words()
-    whole = train(job(), encoder)
+    whole = train(opinion_job(), encoder)
 
     def interrupt(p: Progress) -> None:
         if p.step == stop_at:
@@ -132,9 +125,9 @@ def test_a_run_resumed_anywhere_ends_with_the_same_weights(stop_at: int, tmp_pat
 
     state = tmp_path / "state.safetensors"
     with pytest.raises(_Stop):
-        train(job(), encoder, state_file=state, save_every=0.0, watch=interrupt)
+        train(opinion_job(), encoder, state_file=state, save_every=0.0, watch=interrupt)
     resumed: list[Progress] = []
-    again = train(job(), encoder, state_file=state, watch=resumed.append)
+    again = train(opinion_job(), encoder, state_file=state, watch=resumed.append)
     assert same(whole, again)
     assert [h["accuracy"] for h in whole.state.history] == [h["accuracy"] for h in again.state.history]
     assert resumed[0].resumed_at >= stop_at - 1
@@ -144,37 +137,35 @@ def test_a_torn_checkpoint_means_a_fresh_start(tmp_path: Path) -> None:
     encoder = tiny_with_words()
     state = tmp_path / "state.safetensors"
     state.write_bytes(b"\x08\0\0\0\0\0\0\0{}      half a file")
-    assert same(train(job(), encoder, state_file=state), train(job(), encoder))
+    assert same(train(opinion_job(), encoder, state_file=state), train(opinion_job(), encoder))
 
 
 KILLED = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-from families import opinions
-from test_loop import job
+import sys
+from pathlib import Path
 from intarsia.encoder.encoder import Encoder
 from intarsia.train.loop import train
+from tests.support.jobs import opinion_job
 
 def watch(p):
     print(p.step, flush=True)
     if p.step == 13:
         sys.stdin.read()  # wait here to be killed
 
-train(job(), Encoder.load(sys.argv[2]), state_file=__import__("pathlib").Path(sys.argv[3]), save_every=0.0, watch=watch)
+train(opinion_job(), Encoder.load(sys.argv[1]), state_file=Path(sys.argv[2]), save_every=0.0, watch=watch)
 """
 
 
 def test_kill_9_and_resume(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path / "base")
     state = tmp_path / "state.safetensors"
-    here = str(Path(__file__).parent.parent)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, str(Path(__file__).parent)])}
+    root = Path(__file__).parents[2]  # `-c` puts the working directory on the path, and `tests` is there
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, here, folder, str(state)],
+        [sys.executable, "-c", KILLED, folder, str(state)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=env,
+        cwd=root,
         text=True,
     )
     assert process.stdout is not None and process.stdin is not None
@@ -187,6 +178,6 @@ def test_kill_9_and_resume(tmp_path: Path) -> None:
     process.stdout.close()
     encoder = Encoder.load(folder)
     resumed: list[Progress] = []
-    again = train(job(), encoder, state_file=state, watch=resumed.append)
+    again = train(opinion_job(), encoder, state_file=state, watch=resumed.append)
     assert resumed[0].resumed_at == 12
-    assert same(train(job(), Encoder.load(folder)), again)
+    assert same(train(opinion_job(), Encoder.load(folder)), again)

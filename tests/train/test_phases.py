@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import opinions, tiny_with_words
 
 from intarsia.cli.sweep_table import Board
 from intarsia.encoder.encoder import Encoder
@@ -41,6 +40,7 @@ from intarsia.train.optimizer import AdamSettings
 from intarsia.train.runner import PlannedJob, RunnerEvent
 from intarsia.train.step import predict, step_together
 from intarsia.train.trunk import TrunkCache
+from tests.support.families import opinions, tiny_with_words
 
 
 @cache

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import opinions, tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
@@ -18,6 +17,7 @@ from intarsia.train.checkpoint import read
 from intarsia.train.job import Job, Settings
 from intarsia.train.run import Trained
 from intarsia.train.runner import JobResult, Runner, RunnerEvent, characters_read, join_watchers
+from tests.support.families import opinions, tiny_with_words
 
 
 def job(method: Method, seed: int = 0, rows: int = 48, **changes: Any) -> Job:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import opinions, tiny_with_words
-from small_methods import SMALL
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
@@ -22,6 +20,8 @@ from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained
 from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.step import step_together
+from tests.support.families import opinions, tiny_with_words
+from tests.support.small_methods import SMALL
 
 METHODS: list[Method] = [
     Bottleneck(8), Bottleneck(6, inner_norm="layer"),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import opinions, tiny_with_words
-from tagged import colours, riddles, topics
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
@@ -18,6 +16,8 @@ from intarsia.train.job import Job, Settings
 from intarsia.train.loop import Progress, train, train_together
 from intarsia.train.run import Run, Trained
 from intarsia.train.step import predict
+from tests.support.families import opinions, tiny_with_words
+from tests.support.token_tasks import colours, riddles, topics
 
 
 def exact() -> Encoder:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from families import tiny_with_words
 
 from intarsia.methods import Bottleneck, Spec
 from intarsia.train.optimizer import AdamSettings
 from intarsia.train.training_slots import TrainingSlots
+from tests.support.families import tiny_with_words
 
 
 def test_a_start_is_remembered_with_all_that_makes_it() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from families import opinions, tiny_with_words
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
@@ -29,6 +28,7 @@ from intarsia.train.run import Run
 from intarsia.train.step import logits_together
 from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache, free_memory
+from tests.support.families import opinions, tiny_with_words
 
 PLENTY = 1 << 30
 UPPER = Bottleneck(6, layers=(1, 2))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_extra
 from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, Features, plan
 from intarsia.lab.no_bert.features import Corpus, FeatureExtractor
@@ -119,6 +119,7 @@ def search(
     the same result on every run, while `minutes` depends on the machine's speed. A started candidate always finishes,
     and at least one candidate is fitted. With `minutes`, a perfect dev score ends the search.
     """
+    check_extra("lab", "sklearn")
     import sklearn
 
     from intarsia.tasks.task_kind import TaskKind

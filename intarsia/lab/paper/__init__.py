@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia import files
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_extra
 from intarsia.lab.paper import no_bert
 from intarsia.lab.paper.ablation import ABLATION
 from intarsia.lab.paper.alternatives import ALTERNATIVES
@@ -96,6 +96,7 @@ def run(
 
     experiment = EXPERIMENTS[name]
     groups = group_names(experiment, config, only)
+    check_extra("lab", "matplotlib", *(("sklearn",) if no_bert.GROUP in groups else ()))
     planned = [run for run in experiment.plan(config, encoder.shape.layers) if run.group in groups]
     loaded, skipped = load_tasks(config.tasks, config, data)
     if not loaded:

@@ -44,7 +44,6 @@ class SelectedSetting:
 
     method: Method
     records: tuple[Record, ...]  # one per seed
-    settings_tried: int
 
     @property
     def score(self) -> Mean:
@@ -102,7 +101,7 @@ class Results:
         complete = {setting: records for setting, records in settings.items() if _finished(records) == most}
         best = max(complete, key=lambda setting: _dev(complete[setting]))  # a tie goes to the first, smallest setting
         finished = tuple(r for r in complete[best] if r.test is not None)
-        return SelectedSetting(methods[best], finished, len(settings))
+        return SelectedSetting(methods[best], finished)
 
 
 def _finished(records: Sequence[Record]) -> int:

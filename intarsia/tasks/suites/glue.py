@@ -128,6 +128,6 @@ TASKS = (
 GLUE = Suite(
     "glue",
     "General Language Understanding Evaluation",
-    "Wang et al. 2019, GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding",
+    # Wang et al. 2019, GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding
     TASKS,
 )

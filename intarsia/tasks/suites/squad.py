@@ -129,7 +129,7 @@ def _task(name: str, train: int, dev: int, hub: str) -> SuiteTask:
 SQUAD = Suite(
     "squad",
     "SQuAD",
-    "Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension of Text (v2.0: Rajpurkar et al. 2018)",
+    # Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension of Text (v2.0: Rajpurkar et al. 2018)
     (
         _task("v1.1", 87599, 10570, "rajpurkar/squad"),
         _task("v2.0", 130319, 11873, "rajpurkar/squad_v2"),

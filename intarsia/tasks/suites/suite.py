@@ -106,5 +106,4 @@ class Suite:
 
     name: str
     title: str
-    citation: str
     tasks: tuple[SuiteTask, ...]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.errors import DataError
-from intarsia.tasks.reading import read_rows
 from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
 
 ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
@@ -27,20 +26,6 @@ class TaggedSentence:
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
-
-
-def read_tagged(path: str | Path, labels: tuple[str, ...] | None = None) -> list[TaggedSentence]:
-    """The checked sentences of a data folder's file: one tag per token, known tags only, no I- without its B-."""
-    sentences = []
-    for number, row in read_rows(path):
-        where = f"{path}, line {number}"
-        tokens, tags = row.get("tokens"), row.get("tags")
-        if not isinstance(tokens, list) or not isinstance(tags, list):
-            raise DataError(f"{where}: expected lists 'tokens' and 'tags', found the columns {', '.join(row)}.")
-        sentence = TaggedSentence(tuple(tokens), tuple(tags))
-        check(sentence, where, labels)
-        sentences.append(sentence)
-    return sentences
 
 
 def check(sentence: TaggedSentence, where: str, labels: tuple[str, ...] | None = None) -> None:
@@ -119,7 +104,7 @@ def _with_opening_b(tags: Iterable[str]) -> tuple[str, ...]:
 NER = Suite(
     "ner",
     "Named entities",
-    "Tjong Kim Sang & De Meulder 2003, Introduction to the CoNLL-2003 Shared Task",
+    # Tjong Kim Sang & De Meulder 2003, Introduction to the CoNLL-2003 Shared Task
     (
         SuiteTask(
             suite="ner",
@@ -151,7 +136,7 @@ NER = Suite(
 UDPOS = Suite(
     "udpos",
     "Parts of speech, Universal Dependencies",
-    "Nivre et al. 2020, Universal Dependencies v2; merged for each language as in Hu et al. 2020, XTREME",
+    # Nivre et al. 2020, Universal Dependencies v2; merged for each language as in Hu et al. 2020, XTREME
     (
         SuiteTask(
             suite="udpos",

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from families import opinions, save_tiny
-from tagged import as_squad, riddles
 
 from intarsia.tasks.suites import find
+from tests.support.families import opinions, save_tiny
+from tests.support.token_tasks import as_squad, riddles
 
 
 def jsonl(folder: Path, name: str, rows: list[dict[str, Any]], *, whole: int | None = None) -> None:

@@ -219,7 +219,7 @@ def test_more_seeds_train_only_what_is_new(folder: Path, tiny_folder: str, tmp_p
 
 
 def test_another_encoder_of_the_same_name_is_refused(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
-    from families import save_tiny
+    from tests.support.families import save_tiny
 
     assert paper("init", folder, tiny_folder, tmp_path).exit_code == 0
     other = save_tiny(tmp_path / "other" / "tiny-bert", seed=3)

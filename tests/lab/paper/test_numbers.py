@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from families import opinions, tiny_with_words
 
 from intarsia.lab.paper import EXPERIMENTS, published, scoring
 from intarsia.lab.paper.ablation import changes
@@ -25,6 +24,7 @@ from intarsia.tasks.metrics import score
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
 from intarsia.train.run import Trained
+from tests.support.families import opinions, tiny_with_words
 
 
 def trained(job: Job, encoder: Any) -> Trained:
@@ -132,7 +132,7 @@ def test_the_choice_is_by_validation_and_never_by_test(tmp_path: Path) -> None:
         store.add(one)
     results = Results(RunStore(tmp_path, "where"), config)
     best = results.select(full("glue/cola", config))
-    assert best and best.settings_tried == 3 and best.records[0].settings["learning_rate"] == 3e-5
+    assert best and best.records[0].settings["learning_rate"] == 3e-5
     assert best.score.value == pytest.approx(0.5) and best.score.error == pytest.approx(0.1)
     only = results.select(full("glue/cola", config), lambda one: one.learning_rate == 5e-5)
     assert only and only.score == Mean(0.99)
@@ -141,7 +141,7 @@ def test_the_choice_is_by_validation_and_never_by_test(tmp_path: Path) -> None:
 def test_totals() -> None:
     def chosen(trained: int) -> SelectedSetting:
         one = dataclasses.replace(record(0, 1.0, 0.0, 0.0), parameters={"method": trained, "head": 1, "base": 100})
-        return SelectedSetting(Full(), (one,), 1)
+        return SelectedSetting(Full(), (one,))
 
     assert total([chosen(2), chosen(4)]) == pytest.approx(1.08) and share([chosen(2), chosen(4)]) == 0.04
     assert total([chosen(99)] * 9, copies=True) == 9.0
@@ -200,7 +200,7 @@ def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
 
     def chosen(task: str, tests: dict[int, float]) -> SelectedSetting:
         records = tuple(dataclasses.replace(record(seed, 2e-5, 0.5, test), task=task) for seed, test in tests.items())
-        return SelectedSetting(Full(), records, 1)
+        return SelectedSetting(Full(), records)
 
     cola = {"full": chosen("glue/cola", {0: 0.5, 1: 0.7}), "bitfit": chosen("glue/cola", {0: 0.4})}
     rte = {"full": chosen("glue/rte", {0: 0.6, 1: 0.6, 2: 0.9}), "bitfit": chosen("glue/rte", {0: 0.2, 1: 0.4})}
@@ -219,7 +219,7 @@ def test_methods_are_drawn_with_their_mean_over_tasks() -> None:
 
     found = {"glue/cola": cola, "glue/rte": dict(rte)}
     found["glue/rte"]["full"] = SelectedSetting(
-        Full(), (dataclasses.replace(record(0, 2e-5, 0.3, 0.9), task="glue/rte"),), 1
+        Full(), (dataclasses.replace(record(0, 2e-5, 0.3, 0.9), task="glue/rte"),)
     )
     assert _best_on_validation(found, means, {"bitfit"}) == [
         "Best mean on validation: bitfit among all methods and methods up to 1 % of the base (50.0; test 35.0)."

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import official_files as official
 import pytest
 
 from intarsia.errors import DataError
@@ -14,7 +13,8 @@ from intarsia.tasks.reading import read_rows
 from intarsia.tasks.suites import fetch, find, load, read_texts, status
 from intarsia.tasks.suites.manifest import file_hash, read_manifest
 from intarsia.tasks.suites.squad import read_squad
-from intarsia.tasks.suites.tagging import read_tagged
+from intarsia.tasks.suites.tagging import TaggedSentence, check
+from tests.support import official_files as official
 
 
 @pytest.fixture(scope="module")
@@ -239,12 +239,10 @@ def test_conll_columns_open_every_entity_with_b(tmp_path: Path) -> None:
     (tmp_path / "eng.train").write_text(CONLL)
     (one,) = fetch("ner", tmp_path, tmp_path / "data")
     assert (one.outcome, one.rows) == ("partial", {"train": 2})
-    first, second = read_tagged(
-        tmp_path / "data/ner_partial/conll2003_en/train.jsonl.zst", find("ner/conll2003_en").labels
-    )
-    assert first.tokens == ("EU", "rejects", "German", "French", "Bonn")
-    assert first.tags == ("B-ORG", "O", "B-MISC", "B-MISC", "B-LOC")
-    assert second.tags == ("B-PER", "I-PER")
+    (_, first), (_, second) = read_rows(tmp_path / "data/ner_partial/conll2003_en/train.jsonl.zst")
+    assert first["tokens"] == ["EU", "rejects", "German", "French", "Bonn"]
+    assert first["tags"] == ["B-ORG", "O", "B-MISC", "B-MISC", "B-LOC"]
+    assert second["tags"] == ["B-PER", "I-PER"]
 
 
 def test_conllu_has_words_only_and_treebanks_are_joined(tmp_path: Path) -> None:
@@ -258,22 +256,20 @@ def test_conllu_has_words_only_and_treebanks_are_joined(tmp_path: Path) -> None:
         (tmp_path / f"UD_English-{bank}/en_{bank}-ud-train.conllu").write_text(text)
     (one,) = fetch("udpos", tmp_path, tmp_path / "data")
     assert one.rows == {"train": 4}
-    sentences = read_tagged(tmp_path / "data/udpos_partial/en/train.jsonl.zst")
-    assert (sentences[0].tokens, sentences[0].tags) == (("do", "n't"), ("AUX", "PART"))
-    assert sentences[1].tokens == ("New York",)
+    sentences = [row for _, row in read_rows(tmp_path / "data/udpos_partial/en/train.jsonl.zst")]
+    assert (sentences[0]["tokens"], sentences[0]["tags"]) == (["do", "n't"], ["AUX", "PART"])
+    assert sentences[1]["tokens"] == ["New York"]
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("tokens", "tags", "message"),
     [
-        ({"tokens": ["a", "b"], "tags": ["O"]}, "2 tokens and 1 tags"),
-        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "token 2 is ' '"),
-        ({"tokens": ["a"], "tags": ["B-CITY"]}, "tag 1 is 'B-CITY'"),
-        ({"tokens": ["a", "b"], "tags": ["O", "I-PER"]}, "tag 2 is I-PER after O"),
-        ({"text": "a"}, "expected lists 'tokens' and 'tags'"),
+        (("a", "b"), ("O",), "2 tokens and 1 tags"),
+        (("a", " "), ("O", "O"), "token 2 is ' '"),
+        (("a",), ("B-CITY",), "tag 1 is 'B-CITY'"),
+        (("a", "b"), ("O", "I-PER"), "tag 2 is I-PER after O"),
     ],
 )
-def test_tags_must_be_well_formed(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    path = saved(tmp_path / "train.jsonl", row)
+def test_tags_must_be_well_formed(tokens: tuple[str, ...], tags: tuple[str, ...], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_tagged(path, find("ner/conll2003_en").labels)
+        check(TaggedSentence(tokens, tags), "train.jsonl, line 1", find("ner/conll2003_en").labels)

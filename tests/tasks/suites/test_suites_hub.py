@@ -11,7 +11,6 @@ from intarsia.errors import DataError
 from intarsia.tasks.reading import read_rows
 from intarsia.tasks.suites import fetch, load
 from intarsia.tasks.suites.squad import read_squad
-from intarsia.tasks.suites.tagging import read_tagged
 
 
 @pytest.fixture
@@ -112,8 +111,8 @@ def test_spans_and_tags(hub: dict[Any, Any], tmp_path: Path) -> None:
     sentences = {"tokens": [["Ada", "Lovelace", "wrote"]], "ner_tags": [[1, 2, 0]]}
     hub["eriktks/conll2003", None] = {"train": Dataset.from_dict(sentences, features=features)}
     fetch("ner", "hub", tmp_path)
-    (sentence,) = read_tagged(tmp_path / "ner_partial/conll2003_en/train.jsonl.zst")
-    assert sentence.tags == ("B-PER", "I-PER", "O")
+    ((_, sentence),) = read_rows(tmp_path / "ner_partial/conll2003_en/train.jsonl.zst")
+    assert sentence["tags"] == ["B-PER", "I-PER", "O"]
 
 
 def test_complaints(hub: dict[Any, Any], tmp_path: Path) -> None:

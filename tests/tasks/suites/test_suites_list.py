@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import official_files as official
 import pytest
 from typer.testing import CliRunner
 
 from intarsia.cli import app
 from intarsia.errors import DataError
 from intarsia.tasks.suites import find, load, read_texts, status
+from tests.support import official_files as official
 
 runner = CliRunner()
 

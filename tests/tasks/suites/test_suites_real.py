@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from intarsia.tasks.reading import read_rows
 from intarsia.tasks.suites import SUITES, find, list_data, load, status
 from intarsia.tasks.suites.squad import read_squad
-from intarsia.tasks.suites.tagging import read_tagged
+from intarsia.tasks.suites.tagging import TaggedSentence, check
 
 
 def test_the_real_folder(data_folder: Path) -> None:
@@ -28,7 +29,10 @@ def test_the_real_folder(data_folder: Path) -> None:
     assert dev.whole and dev.path is not None and len(read_squad(dev.path)) == 10570
     for name in ("ner/conll2003_en", "udpos/en"):
         for path in states[name].paths.values():
-            assert read_tagged(path, find(name).labels)
+            sentences = [TaggedSentence(tuple(row["tokens"]), tuple(row["tags"])) for _, row in read_rows(path)]
+            assert sentences
+            for sentence in sentences:
+                check(sentence, str(path), find(name).labels)
 
 
 def test_real_tasks_have_the_paper_s_sizes(data_folder: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from intarsia.bank.inlay import Inlay
+from intarsia import files
+from intarsia.bank.inlay import Inlay, encode
 from intarsia.bank.store import Store
 
 BASE = {"name": "minilm", "fingerprint": "aa" * 32, "tokenizer": "bb" * 32}
@@ -39,6 +40,10 @@ def make_inlay(name: str = "sentiment", value: float = 1.0, **changes: Any) -> I
         "created": "2024-05-06T07:08:09+00:00",
     }
     return Inlay(**{**fields, **changes})
+
+
+def write_inlay(inlay: Inlay, path: Path) -> None:
+    files.replace(path, encode(inlay))
 
 
 def bits(tensor: torch.Tensor) -> bytes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-from families import WORDS
-
 from intarsia.tasks.examples import Question, Sentence
+from tests.support.families import WORDS
 
 
 def colours(count: int = 60, seed: int = 0) -> list[Sentence]:

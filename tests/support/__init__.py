@@ -1,0 +1,1 @@
+"""Models, tasks, jobs and files that several tests share."""
