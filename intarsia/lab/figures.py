@@ -35,13 +35,13 @@ class Point(NamedTuple):
         return METHODS.get(self.row.method["type"], Method).category
 
 
-def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
+def tradeoff(comparison: Comparison, bars: str | None = None) -> Figure:
     """Return the figure of test scores over trained parameters.
 
     Methods that train only the head stand apart, at the left. `bars` describes the error bars, if they do not come from
     the comparison itself.
     """
-    points, zero, decades = _placed(found)
+    points, zero, decades = _placed(comparison)
     figure = new_figure(8.0, 5.0 + 0.12 * max(0, len(points) - 9))
     axes = figure.add_subplot()
     for p in points:
@@ -50,11 +50,11 @@ def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
         axes.vlines(p.x, low, high, color=colour, linewidth=1.2, alpha=0.6, zorder=3)
         axes.plot([p.x, p.x], [low, high], marker="_", markersize=7, linestyle="", color=colour, alpha=0.6, zorder=3)
         axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
-    _scale(axes, found, zero, decades, points)
+    _scale(axes, comparison, zero, decades, points)
     below = _sparse_below(points)
     if below is not None:
         _compress(axes, points, below)
-    lines = _lines(axes, found)
+    lines = _lines(axes, comparison)
     about = (bars or _describe_bars(points)) + ("" if below is None else "; grey: compressed scale")
     axes.set_title(about, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
@@ -83,9 +83,9 @@ def _describe_bars(points: list[Point]) -> str:
     return "bars: " + ", for one seed ".join(text for kind, text in texts.items() if kind in bounds)
 
 
-def _placed(found: Comparison) -> tuple[list[Point], float | None, list[float]]:
+def _placed(comparison: Comparison) -> tuple[list[Point], float | None, list[float]]:
     """Return the points, the x position of methods without parameters, and the powers of ten on the axis."""
-    scored = [(row, row.score, row.parameters) for row in found.rows]
+    scored = [(row, row.score, row.parameters) for row in comparison.rows]
     usable = [(row, score, count["method"]) for row, score, count in scored if score is not None and count is not None]
     counts = [count for _, _, count in usable if count] or [1000]
     low, high = math.floor(math.log10(min(counts))), math.ceil(math.log10(max(counts)))
@@ -113,7 +113,7 @@ def _apart(points: list[Point], gap: float) -> list[Point]:
     return moved
 
 
-def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[float], points: list[Point]) -> None:
+def _scale(axes: Axes, comparison: Comparison, zero: float | None, decades: list[float], points: list[Point]) -> None:
     """Set the scales, the ticks of the x axis, and the titles of both axes."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
@@ -133,9 +133,10 @@ def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[floa
             [middle], [0], transform=axes.get_xaxis_transform(), marker=r"$/\!/$", markersize=11, color="black",
             markeredgewidth=0.3, clip_on=False, zorder=6,
         )  # fmt: skip
-    base = found.provenance["encoder"]["parameters"]
+    base = comparison.provenance["encoder"]["parameters"]
     axes.set_xlabel(f"trained parameters, without the head (the base has {_short(base)})")
-    title = title_of(found.metric) + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
+    metric = comparison.metric
+    title = title_of(metric) + (f" of {metric.partition(':')[2]}" if ":" in metric else "")
     axes.set_ylabel(f"{title} on test ({'× 100' if 'correlation' in title else '%'})")
     axes.margins(y=0.12)
 
@@ -195,13 +196,13 @@ def _legend(figure: Figure, categories: set[str]) -> None:
         )
 
 
-def _lines(axes: Axes, found: Comparison) -> list[float]:
+def _lines(axes: Axes, comparison: Comparison) -> list[float]:
     """Draw labelled lines for full fine-tuning (dashed) and the best model without a transformer (dotted).
 
     Returns the heights of the lines.
     """
-    full = next((row.score for row in found.rows if row.method["type"] == Full.name), None)
-    references = ((full, "--", "full fine-tuning"), (found.baseline_score, ":", "no BERT"))
+    full = next((row.score for row in comparison.rows if row.method["type"] == Full.name), None)
+    references = ((full, "--", "full fine-tuning"), (comparison.baseline_score, ":", "no BERT"))
     lines = [(100 * score.value, style, name) for score, style, name in references if score is not None]
     for y, style, _ in lines:
         axes.axhline(y, linestyle=style, color=_GREY, linewidth=1, zorder=1)

@@ -44,7 +44,7 @@ def chosen(results: Results, task: str, depth: int) -> Best:
     }
 
 
-def _all_chosen(results: Results) -> dict[str, Best]:
+def _best_by_task(results: Results) -> dict[str, Best]:
     """Return the best results by task, for the tasks that have any result."""
     depth = int(results.store.encoder["layers"])
     all_tasks = {task: chosen(results, task, depth) for task in results.config.tasks}
@@ -52,7 +52,7 @@ def _all_chosen(results: Results) -> dict[str, Best]:
 
 
 def score_table(
-    results: Results, beside: published.Table, title: str, shown: Sequence[str], *, metrics: bool = False,
+    results: Results, paper_table: published.Table, title: str, shown: Sequence[str], *, metrics: bool = False,
     sizes: bool = False,
 ) -> ReportTable:  # fmt: skip
     """Return the table of test scores, with the published scores next to them.
@@ -60,11 +60,11 @@ def score_table(
     `shown`: the groups. `metrics`: add a column with each task's metric. `sizes`: add columns for the selected number
     of layers and the selected size.
     """
-    found = _all_chosen(results)
+    best_of = _best_by_task(results)
     options = OPTIONS if sizes else {}
     lines: list[Line] = []
     rows = []
-    for task, groups in found.items():
+    for task, groups in best_of.items():
         for name, extra in ((task, None), (published.MISMATCHED, "mismatched"))[: 2 if task == "glue/mnli" else 1]:
             scores = {group: _score(groups[group], extra) for group in shown}
             if extra is None or any(scores.values()):
@@ -73,25 +73,25 @@ def score_table(
                 for group in shown:
                     cells.append(str(scores[group] or "–"))
                     cells += [_option(groups[group], options[group])] if group in options else []
-                    if group in beside.rows:
-                        score = beside.rows[group].scores.get(name)
+                    if group in paper_table.rows:
+                        score = paper_table.rows[group].scores.get(name)
                         cells.append("–" if score is None else f"{score:.1f}")
                 rows.append(cells)
-    sums = [[row[0], *([""] * metrics), *row[1:]] for row in _sums(lines, found, beside, shown, options)]
+    sums = [[row[0], *([""] * metrics), *row[1:]] for row in _sums(lines, best_of, paper_table, shown, options)]
     columns = ["task", *(["metric"] * metrics)]
     fixed = results.config.task_grid(results.config.tasks[0]).fixed_size
     for group in shown:
         columns.append(f"size {fixed}" if group == "fixed" else TITLES.get(group, group))
         columns += [{"number": "n"}.get(options[group], options[group])] if group in options else []
-        columns += ["publ. 64" if group == "fixed" and fixed != 64 else "publ."] * (group in beside.rows)
+        columns += ["publ. 64" if group == "fixed" and fixed != 64 else "publ."] * (group in paper_table.rows)
     return ReportTable(title, columns, [*rows, *sums], left=1 + metrics, summary_rows=len(sums))
 
 
 def selection_table(results: Results) -> list[ReportTable]:
     """Return a table of the selected settings of each task, for suites whose score table has no room for them."""
-    found = _all_chosen(results)
+    best_of = _best_by_task(results)
     rows = []
-    for task, groups in found.items():
+    for task, groups in best_of.items():
         searched = groups[no_bert.GROUP]
         rows.append(
             [
@@ -136,26 +136,30 @@ def _score(result: SelectedSetting | no_bert.BaselineResult | None, extra: str |
 
 
 def _sums(
-    lines: list[Line], found: dict[str, Best], beside: published.Table, shown: Sequence[str], options: dict[str, str]
+    lines: list[Line],
+    best_of: dict[str, Best],
+    paper_table: published.Table,
+    shown: Sequence[str],
+    options: dict[str, str],
 ) -> list[list[str]]:
     """Return the summary rows: the means (measured and published), the total size, and the trained share per task."""
     if not lines:
         return []
-    complete = [line for line in lines if not _sampled(found[_trained(line[0])])]
+    complete = [line for line in lines if not _sampled(best_of[_trained(line[0])])]
     mean = ["mean of shown" if complete in ([], lines) else "mean, no samples"]
-    cost, part = [f"total, {len(found)} task{'s' * (len(found) > 1)}"], ["trained per task"]
+    cost, part = [f"total, {len(best_of)} task{'s' * (len(best_of) > 1)}"], ["trained per task"]
     lines = complete or lines
     for group in shown:
         ours = [scores[group] for _, scores in lines]
         mean.append("–" if None in ours else f"{100 * statistics.fmean(m.value for m in ours if m):.1f}")
-        selected = [best for groups in found.values() if isinstance(best := groups[group], SelectedSetting)]
-        all_tasks = len(selected) == len(found)
+        selected = [best for groups in best_of.values() if isinstance(best := groups[group], SelectedSetting)]
+        all_tasks = len(selected) == len(best_of)
         cost.append(f"{total(selected, copies=group == 'full'):.2f}×" if all_tasks else "–")
         part.append(percent(share(selected)) if all_tasks else "–")
         if group in options:
             for cells in (mean, cost, part):
                 cells.append("")
-        row = beside.rows.get(group)
+        row = paper_table.rows.get(group)
         if row is not None:
             theirs = [row.scores[task] for task, _ in lines if task in row.scores]
             mean.append(f"{statistics.fmean(theirs):.1f}" if theirs else "–")
@@ -178,13 +182,13 @@ def tried_note(results: Results, depth: int) -> str:
     )
 
 
-def published_notes(beside: published.Table, many: int) -> list[str]:
+def published_notes(paper_table: published.Table, count: int) -> list[str]:
     """Return notes on the published scores over all tasks; the table's means cover only the tasks shown."""
     titles = {**TITLES, "fixed": "adapters 64"}
-    means = ", ".join(f"{titles.get(group, group)} {row.mean:.1f}" for group, row in beside.rows.items())
+    means = ", ".join(f"{titles.get(group, group)} {row.mean:.1f}" for group, row in paper_table.rows.items())
     return [
-        f"Published means over all {many} tasks: {means}. Both means in the table cover the tasks shown; the published "
-        f"totals cover {many} tasks.",
+        f"Published means over all {count} tasks: {means}. Both means in the table cover the tasks shown; the published "
+        f"totals cover {count} tasks.",
         "A total counts the base and the trained parameters of every task, heads included. For full fine-tuning it "
         "counts only the copies, as the paper does.",
     ]
