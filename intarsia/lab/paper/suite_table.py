@@ -187,8 +187,8 @@ def published_notes(paper_table: published.Table, count: int) -> list[str]:
     titles = {**TITLES, "fixed": "adapters 64"}
     means = ", ".join(f"{titles.get(group, group)} {row.mean:.1f}" for group, row in paper_table.rows.items())
     return [
-        f"Published means over all {count} tasks: {means}. Both means in the table cover the tasks shown; the published "
-        f"totals cover {count} tasks.",
+        f"Published means over all {count} tasks: {means}. Both means in the table cover the tasks shown; the "
+        f"published totals cover {count} tasks.",
         "A total counts the base and the trained parameters of every task, heads included. For full fine-tuning it "
         "counts only the copies, as the paper does.",
     ]
