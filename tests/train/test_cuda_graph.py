@@ -106,7 +106,7 @@ def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
     encoder = tiny_with_words().to(DEVICE)
     one, rows = job(0, method), [0, 1, 2, 3]
     recorded = GraphStepper(one, encoder, 1)
-    run, other = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    run, other = Run(one, encoder, slots_for=recorded.slots_for), Run(one, encoder)
     recorded.step([(run, rows)])
     ((_, loss),) = recorded.losses(wait=True)
     assert loss == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
