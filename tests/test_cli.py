@@ -278,7 +278,7 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     assert process.wait() == 130 and "Repeat the command to resume" in rest and "Traceback" not in rest
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert "1/2 lora-2, seed 0: accuracy" in again.stderr and "stored before" in again.stderr
+    assert "1/2 lora-2, seed 0: accuracy" in again.stderr and "already stored" in again.stderr
     first = [line.split()[0] for line in again.stdout.splitlines()[:4]]
     assert first == ["method", "lora-2", "full", "top-9"] and "top-9: the top 9 layers" in again.stdout
     stored = json.loads((tmp_path / "comparison" / "comparison.json").read_text())

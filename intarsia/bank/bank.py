@@ -112,38 +112,38 @@ class Bank:
         fresh: bool = False,
         **columns: Any,
     ) -> Entry:
-        """Learn a task and keep it as the newest version of `name`; other tasks are not touched.
+        """Learn a task, store it as the newest version of `name`, and return its entry. Other tasks do not change.
 
-        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` go to `load_data`. `settings` is a
-        `Settings`, or a mapping of some of them; the rest is the method's recipe. The best epoch by the validation part
-        is kept; the score on the test part, with its interval, is stored with it. A run that was killed goes on where
-        it was when called again with the same arguments, unless `fresh`.
+        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` are passed to `load_data`. `settings`
+        is a `Settings`, or a mapping with some of its fields; the other fields follow the method's recipe. The bank
+        keeps the epoch with the best validation score, and stores its test score with an interval. If the call is
+        killed, the same call resumes it; `fresh` starts again instead.
 
-        `sweep` decides whether the small grid (three sizes, three learning rates) is tried in place of one run. None:
-        where the grid costs little more than one run (a GPU with recorded passes) and neither a method nor a setting
-        that the grid searches was given. True together with one of them is refused.
+        `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
+        tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
+        nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
 
-        `watch` is told the `Progress` of each training step, of the one run or of all runs of the grid. `events` is
-        told every `RunnerEvent`: the planned jobs (one, or nine), each step, each result.
+        `watch` is called with the `Progress` of each training step. `events` is called with every `RunnerEvent`: the
+        planned jobs (one, or nine for the grid), each step, and each result.
         """
         from intarsia.bank.learning import learn_alone, tries_grid
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
-        from intarsia.train.runner import both
+        from intarsia.train.runner import join_watchers
 
         self.store.check_name(name)
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else given.get("metric")
         if metric is not None and isinstance(data, TaskData):
-            check_choosing(metric, data.kind, data.labels)  # before anything is loaded
+            check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
-        chosen = method or Bottleneck()
-        own = settings if isinstance(settings, Settings) else Settings.for_task(chosen, task, **given)
-        told = both(watch, events)
+        used_method = method or Bottleneck()
+        used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
+        watcher = join_watchers(watch, events)
         if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
-            return self.sweep({name: task}, pooling=pooling, watch=told, **given)[name]
-        job = Job(name, task, chosen, pooling, own)
-        return learn_alone(self.store, self.encoder, job, fresh=fresh, watch=told)
+            return self.sweep({name: task}, pooling=pooling, watch=watcher, **given)[name]
+        job = Job(name, task, used_method, pooling, used)
+        return learn_alone(self.store, self.encoder, job, fresh=fresh, watch=watcher)
 
     def sweep(
         self,
@@ -156,21 +156,23 @@ class Bank:
         watch: RunnerWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
-        """Try every point of a grid for each task (name → data), all in one queue of jobs that share passes, and keep
-        the best of each by its validation part. `settings` (`max_length`, …; `metric`, or a mapping of metrics by task)
-        hold for all. With `score_all` every point is scored on the test part too (for means over seeds); the selection
-        is by the validation part all the same.
+        """Train every point of a grid for each task (name → data), store the best of each, and return the entries.
 
-        A sweep that was killed goes on where it was when called again with the same arguments.
+        All jobs form one queue and share passes. The validation part selects the best point. `settings` apply to all
+        jobs: `max_length`, `metric` (one metric, or a mapping from task to metric), and so on. `together` is the number
+        of jobs that share a pass (None: as many as fit). With `score_all`, every point is also scored on the test part,
+        for means over seeds; this score selects nothing.
+
+        If the call is killed, the same call resumes it.
         """
         from intarsia.bank.sweep import run_sweep
 
         for name in tasks:
             self.store.check_name(name)
-        data = {name: d if isinstance(d, TaskData) else load_data(d) for name, d in tasks.items()}
+        loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         return run_sweep(
-            self.store, self.encoder, data, grid, pooling=pooling, together=together, score_all=score_all, watch=watch,
-            **settings,
+            self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
+            watch=watch, **settings,
         )  # fmt: skip
 
     @overload

@@ -1,7 +1,7 @@
-"""A sweep: every point of a grid, for one or many tasks, in one queue; the best job of each task becomes its inlay.
+"""Sweeps: one queue trains every point of a grid for one or many tasks; the best job of each task becomes its inlay.
 
-Selection is by the validation part alone. The test part is scored once, for the selected job, when the task is stored.
-Every finished job is kept on disk, and the state of the jobs under way: a killed sweep goes on when started again.
+The validation part alone selects the best job. The test part is scored once, for the selected job, when the task is
+stored. The results of finished jobs and the checkpoints of active jobs stay on disk, so that a killed sweep resumes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from intarsia.train.checkpoint import State
 from intarsia.train.grid import SMALL, Grid
 from intarsia.train.job import Job
 from intarsia.train.run import Trained, best_kind, check_job
-from intarsia.train.runner import JobResult, Runner, RunnerWatch, letters_read
+from intarsia.train.runner import JobResult, Runner, RunnerWatch, characters_read
 
 
 def run_sweep(
@@ -48,36 +48,36 @@ def run_sweep(
     watch: RunnerWatch | None = None,
     **settings: Any,
 ) -> dict[str, Entry]:
-    """Train every point of the grid for each task, and store the best job of each task in the bank."""
+    """Train every point of the grid for each task, store the best job of each task, and return the stored entries."""
     metric = settings.pop("metric", None)
     jobs: list[Job] = []
     for name, task in tasks.items():
-        own = metric.get(name) if isinstance(metric, Mapping) else metric
-        jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=own, **settings)
-    jobs.sort(key=letters_read, reverse=True)
+        task_metric = metric.get(name) if isinstance(metric, Mapping) else metric
+        jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=task_metric, **settings)
+    jobs.sort(key=characters_read, reverse=True)
     for job in jobs:
         check_job(job, encoder.shape)
     with working_folder(store.folder / "work" / sweep_name(jobs, encoder)) as folder:
         results = SweepResults(jobs, encoder, folder)
         Runner(jobs, encoder, folder, results, watch=watch).run(together, score_test=score_all)
-        found = {}
+        entries = {}
         for name in tasks:
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training["grid"] = results.grid(name)
-            found[name] = store.add(inlay)
+            entries[name] = store.add(inlay)
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return entries
 
 
 def sweep_name(jobs: Sequence[Job], encoder: Encoder) -> str:
-    """The name of a sweep's working folder: the same for the same jobs, whatever their order."""
+    """Return the name of a sweep's working folder; it depends on the jobs but not on their order."""
     keys = sorted(job.key(encoder.fingerprint) for job in jobs)
     return f"sweep-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:16]}"
 
 
 class SweepResults:
-    """A sweep's results on disk: a JSON file a job, and the tensors of each task's best job."""
+    """A sweep's results on disk: one JSON file per job, and the tensors of each task's best job."""
 
     def __init__(self, jobs: Sequence[Job], encoder: Encoder, folder: Path) -> None:
         self.folder = folder
@@ -96,46 +96,46 @@ class SweepResults:
         before = self._best(job.name)
         better = result.dev is not None and (before is None or result.dev > (before.dev or 0.0))
         if better and not isinstance(outcome, IntarsiaError):
-            self._keep(key, outcome)
+            self._store_tensors(key, outcome)
         files.replace(self._result_file(key), [json.dumps(asdict(result)).encode()])
         self.found[key] = result
-        if better and before is not None:  # only now: a kill at any moment leaves the tensors of a best job
+        if better and before is not None:  # only now: a kill at any time leaves the tensors of one best job
             self._tensor_file(before.key).unlink(missing_ok=True)
         return result
 
     def best(self, task: str) -> tuple[Job, Trained]:
-        """The job with the best validation score, and what it learned."""
+        """Return the job with the best validation score, and its checkpoint."""
         result = self._best(task)
         if result is None:
             reasons = sorted({r.reason or "" for r in self.found.values() if r.task == task})
-            raise IntarsiaError(f"no job of the sweep for {task!r} ended well: {' '.join(reasons)}")
+            raise IntarsiaError(f"Every job of the sweep for {task!r} failed: {' '.join(reasons)}")
         job = self.jobs[result.key]
         return job, self._trained(job, result.key)
 
     def grid(self, task: str) -> list[dict[str, Any]]:
-        """The results of a task in the form that its inlay lists them."""
-        return [_brief(result) for result in self.found.values() if result.task == task]
+        """Return the results of a task in the form that its inlay stores."""
+        return [_summary(result) for result in self.found.values() if result.task == task]
 
     def _best(self, task: str) -> JobResult | None:
-        """Among equal scores the job that ended first: its tensors were kept."""
+        """Return the task's best result; among equal scores, the first to end, because its tensors were stored."""
         ended = [r for r in self.found.values() if r.task == task and r.dev is not None]
         kept = [r for r in ended if self._tensor_file(r.key).is_file()]
         return max(kept, key=lambda r: r.dev or 0.0, default=None)
 
-    def _keep(self, key: str, trained: Trained) -> None:
+    def _store_tensors(self, key: str, trained: Trained) -> None:
         tensors = {k: v.cpu().contiguous() for k, v in trained.tensors.items()}
-        known = {"state": json.dumps(asdict(trained.state)), "left_out": str(trained.left_out)}
-        files.replace(self._tensor_file(key), [save(tensors, known)])
+        metadata = {"state": json.dumps(asdict(trained.state)), "left_out": str(trained.left_out)}
+        files.replace(self._tensor_file(key), [save(tensors, metadata)])
 
     def _trained(self, job: Job, key: str) -> Trained:
         with safe_open(self._tensor_file(key), framework="pt") as file:
-            known = file.metadata()
-            state = State(**json.loads(known["state"]))
+            metadata = file.metadata()
+            state = State(**json.loads(metadata["state"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
         learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)
-        return Trained(learned, metric, state, left_out=int(known.get("left_out", 0)))
+        return Trained(learned, metric, state, left_out=int(metadata.get("left_out", 0)))
 
     def _result_file(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -144,9 +144,10 @@ class SweepResults:
         return self.folder / f"{key}.safetensors"
 
 
-def _brief(result: JobResult) -> dict[str, Any]:
-    kept = {k: result.settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")}
+def _summary(result: JobResult) -> dict[str, Any]:
+    settings = {k: result.settings[k] for k in ("learning_rate", "epochs", "batch_size", "seed")}
     test = {} if result.test is None else {"test": result.test}
     return {
-        "method": result.method, **kept, "dev": result.dev, **test, "seconds": result.seconds, "reason": result.reason,
+        "method": result.method, **settings, "dev": result.dev, **test, "seconds": result.seconds,
+        "reason": result.reason,
     }  # fmt: skip

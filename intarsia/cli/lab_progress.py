@@ -1,4 +1,4 @@
-"""Progress on standard error: of a comparison, and of a search without a transformer."""
+"""The progress of comparisons, and of searches without a transformer, on standard error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BAR = 14  # columns
 def comparison_progress(
     methods: Mapping[str, Method], *, quiet: bool = False
 ) -> Iterator[tuple[RunnerWatch | None, no_bert.SearchWatch | None]]:
-    """Watchers of the runs, and of the search without a transformer that may follow them."""
+    """Yield a watcher of the runs, and a watcher of the search without a transformer that may follow them."""
     if quiet:
         yield None, None
         return
@@ -46,7 +46,7 @@ def comparison_progress(
 
 @contextmanager
 def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
-    """One bar for all runs, and a line for each run that has ended; without a terminal, only lines."""
+    """Yield a watcher that shows one bar for all runs and a line for each ended run; without a terminal, only lines."""
     board = ComparisonBoard(methods)
     if not err.is_terminal:
         yield board.lines
@@ -62,7 +62,8 @@ def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
                 board.take(event)
                 if (line := board.ended(event)) is not None:
                     bar.console.print(line, markup=False)
-                room = err.width - len(board.title) - _BAR - len(" 100% ") - 2  # a longer text would squeeze the rest
+                # A longer text would shrink the other columns.
+                room = err.width - len(board.title) - _BAR - len(" 100% ") - 2
                 info = f"{board.left} · {board.now}" if board.now else str(board.left)
                 bar.update(task, description=board.title, completed=board.left.share, info=info[: max(0, room)])
 
@@ -70,14 +71,14 @@ def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
 
 
 class ComparisonBoard:
-    """What is known of a comparison's runs."""
+    """The state of a comparison's runs, for the bar and the lines."""
 
     def __init__(self, methods: Mapping[str, Method]) -> None:
         self.methods = methods
         self.runs = 0
         self.left = TimeLeft()
         self.begun: set[str] = set()
-        self.now = ""  # the last thing that a run has told
+        self.now = ""  # the last progress of a run
 
     @property
     def title(self) -> str:
@@ -85,20 +86,23 @@ class ComparisonBoard:
         return f"{len(self.left.ended)} of {self.runs} runs" + (f", {active} active" if active else "")
 
     def take(self, event: RunnerEvent) -> None:
+        """Update the state by an event."""
         self.left.take(event)
         if event.planned is not None:
             self.runs = len(event.planned)
         if (p := event.progress) is not None:
             validation = "" if p.validation is None else f" · {p.metric} {score(p.validation)}"
-            told = str(p) if p.reading is not None else f"epoch {p.epoch}/{p.epochs}{validation}"
-            self.now = f"{self.run(p.job)}: {told}"
+            progress = str(p) if p.reading is not None else f"epoch {p.epoch}/{p.epochs}{validation}"
+            self.now = f"{self.run(p.job)}: {progress}"
 
     def lines(self, event: RunnerEvent) -> None:
+        """Update the state by an event; print a line when a run starts and when it ends."""
         self.take(event)
         if event.progress is not None and event.key not in self.begun:
             self.begun.add(event.key)
+            done = f"{100 * self.left.share:.0f}% of all runs done"
             print(
-                f"{self.run(event.progress.job)}: begins ({100 * self.left.share:.0f}% of all · {self.left})",
+                f"{self.run(event.progress.job)}: started ({done} · {self.left})",
                 file=sys.stderr,
                 flush=True,
             )
@@ -106,7 +110,7 @@ class ComparisonBoard:
             print(line, file=sys.stderr, flush=True)
 
     def ended(self, event: RunnerEvent) -> str | None:
-        """How a run ended, in a few words."""
+        """Return a line about a run that has ended; None for other events."""
         result = event.result
         if event.job is None or not isinstance(result, Result):
             return None
@@ -116,16 +120,17 @@ class ComparisonBoard:
             value, low, high = (score(result.test[k], result.test["value"]) for k in ("value", "low", "high"))
             text = f"{result.metric} {value} ({low}–{high}) in {seconds(result.seconds)}"
         place = f"{len(self.left.ended)}/{self.runs} {self.run(event.job)}"
-        return f"{place}: {text}, stored before" if event.stored else f"{place}: {text}"
+        return f"{place}: {text}, already stored" if event.stored else f"{place}: {text}"
 
     def run(self, job: Job) -> str:
+        """Return a run's method and seed."""
         name = next((name for name, method in self.methods.items() if method == job.method), str(job.method))
         return f"{name}, seed {job.settings.seed}"
 
 
 @contextmanager
 def search_status(*, quiet: bool = False) -> Iterator[no_bert.SearchWatch | None]:
-    """What is being tried, on one line; on something that is no terminal, a line for each tenth of the search."""
+    """Yield a watcher that shows the current candidate; without a terminal, a line for each tenth of the search."""
     if quiet:
         yield None
     elif not err.is_terminal:
@@ -136,6 +141,7 @@ def search_status(*, quiet: bool = False) -> Iterator[no_bert.SearchWatch | None
 
 
 def _tenths() -> no_bert.SearchWatch:
+    """Return a watcher that prints a line for each tenth of the search."""
     shown = -1
 
     def watch(p: no_bert.Progress) -> None:

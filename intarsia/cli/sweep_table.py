@@ -1,4 +1,4 @@
-"""A sweep as it goes on: a live table on a terminal, a line for each finished job elsewhere."""
+"""The progress of a sweep: a live table on a terminal, elsewhere one line for each finished job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def sweep_table(*, quiet: bool = False) -> Iterator[RunnerWatch | None]:
-    """A watcher that draws what it is told."""
+    """Yield a watcher that shows the runner's events, or None if `quiet`."""
     if quiet:
         yield None
         return
@@ -41,42 +41,46 @@ def sweep_table(*, quiet: bool = False) -> Iterator[RunnerWatch | None]:
 
 
 @contextmanager
-def learning_progress(name: str, *, quiet: bool = False, unasked: bool = False) -> Iterator[RunnerWatch]:
-    """A progress bar where one run is planned, the table where a grid is; `unasked`: explain the grid."""
-    from intarsia.train.runner import both
+def learning_progress(name: str, *, quiet: bool = False, explain_grid: bool = False) -> Iterator[RunnerWatch]:
+    """Yield a watcher that shows a progress bar for one run, or the table for a grid.
+
+    `explain_grid`: say why a grid is tried, because the user did not ask for it.
+    """
+    from intarsia.train.runner import join_watchers
 
     with ExitStack() as shown:
         watch: RunnerWatch | None = None
 
-        def told(event: RunnerEvent) -> None:
+        def show(event: RunnerEvent) -> None:
             nonlocal watch
             if event.planned is not None and len(event.planned) > 1:
-                if unasked:
-                    count = len(event.planned)
+                if explain_grid:
                     err.print(
-                        f"{count} settings are tried at once, at little more than one run's cost (--no-sweep: one run)."
+                        f"Training {len(event.planned)} settings at once, which costs little more than one run "
+                        "(--no-sweep trains one run)."
                     )
                 watch = shown.enter_context(sweep_table(quiet=quiet))
             elif event.planned is not None:
-                watch = both(shown.enter_context(training_bar(name, quiet=quiet)), None)
+                watch = join_watchers(shown.enter_context(training_bar(name, quiet=quiet)), None)
             if watch is not None:
                 watch(event)
 
-        yield told
+        yield show
 
 
 class Board:
-    """What is known of a sweep's jobs."""
+    """The state of a sweep's jobs, for the table and the lines."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, int] = {}  # how many each task has
+        self.jobs: dict[str, int] = {}  # the number of jobs of each task
         self.ended: dict[str, list[tuple[Job, RunnerResult]]] = {}  # by task
-        self.running: dict[str, set[str]] = {}  # keys of the jobs under way, by task
+        self.running: dict[str, set[str]] = {}  # keys of the active jobs, by task
         self.left = TimeLeft()
-        self.reading = ""  # what the base reads before a job begins
-        self.read = ("", 0)  # by what task, in tenths
+        self.reading = ""  # the progress of a feature-based job before its first step
+        self.read = ("", 0)  # the last line printed about it: (task, tenths)
 
     def take(self, event: RunnerEvent) -> None:
+        """Update the state by an event."""
         self.left.take(event)
         if event.planned is not None:
             self.jobs = dict(event.counts)
@@ -90,6 +94,7 @@ class Board:
             self.running[event.job.name].discard(event.key)
 
     def lines(self, event: RunnerEvent) -> None:
+        """Update the state by an event; print a line for each finished job."""
         self.take(event)
         if (progress := event.progress) is not None and progress.reading is not None:
             read = progress.job.name, int(10 * progress.reading)
@@ -106,6 +111,7 @@ class Board:
             )
 
     def table(self) -> Table:
+        """Return the table of all tasks."""
         from rich.table import Table
 
         caption = self.reading or str(self.left)
@@ -115,8 +121,8 @@ class Board:
             table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
         for task, count in self.jobs.items():
             ended, running = self.ended[task], len(self.running[task])
-            well = [one for one in ended if one[1].dev is not None]
-            best = max(well, key=lambda one: one[1].dev or 0.0, default=None)
+            scored = [(job, result) for job, result in ended if result.dev is not None]
+            best = max(scored, key=lambda pair: pair[1].dev or 0.0, default=None)
             waiting = max(0, count - len(ended) - running)
             shown = ("–", "–") if best is None else (described(best[0]), _dev(best[1]))
             table.add_row(task, str(len(ended)), str(running), str(waiting), *shown)
@@ -124,7 +130,7 @@ class Board:
 
 
 def described(job: Job) -> str:
-    """A point of the grid in a few words."""
+    """Return a short description of a point of the grid."""
     s = job.settings
     epochs = f"{s.epochs} epoch{'s' * (s.epochs != 1)}"
     return f"{full_name(to_dict(job.method))} lr {s.learning_rate:g} · {epochs} · seed {s.seed}"

@@ -65,8 +65,8 @@ SweepOption = Annotated[
     bool | None,
     typer.Option(
         "--sweep/--no-sweep",
-        show_default="where it costs little more than one run: on GPUs",
-        help="Try the small grid (three sizes, three learning rates) and keep the best by validation.",
+        show_default="on a GPU, if it costs little more than one run",
+        help="Try the small grid (three sizes, three learning rates) and keep the best by validation score.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def learn(
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
-    seed: Annotated[int, typer.Option(help="For the split, the start, the order and the dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, initial weights, batch order and dropout.")] = 0,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     fresh: FreshOption = False,
@@ -111,9 +111,9 @@ def learn(
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
 
-    The best epoch by the validation part is kept; its score on the test part is printed with a 95 % interval.
-    Where the data has no parts of its own they are split off: 80/10/10, stratified, equal texts on one side.
-    A run that was interrupted, even killed, goes on where it was when started again with the same arguments.
+    The bank keeps the epoch with the best validation score. The command prints its test score with a 95 % interval.
+    Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
+    The same command resumes an interrupted or killed run.
     """  # fmt: skip
     from intarsia.cli import console
     from intarsia.cli.sweep_table import learning_progress
@@ -130,7 +130,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
-    with resumable(), learning_progress(name, quiet=json, unasked=sweep is None) as events:
+    with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
         )  # fmt: skip
@@ -143,12 +143,16 @@ def learn(
 def sweep(
     data: Annotated[
         list[str],
-        typer.Argument(metavar="DATA…", help="Files or folders, each a task named after it.", show_default=False),
+        typer.Argument(
+            metavar="DATA…",
+            help="Files or folders. Each is one task, named after the file or folder.",
+            show_default=False,
+        ),
     ],
     grid: Annotated[
-        str, typer.Option(help="small (9 jobs), paper (90 jobs), or a .toml file with lists of what to try.")
+        str, typer.Option(help="small (9 jobs), paper (90 jobs), or a .toml file with lists of methods and settings.")
     ] = "small",
-    name: Annotated[str | None, typer.Option(help="The task's name, where there is one DATA.")] = None,
+    name: Annotated[str | None, typer.Option(help="The task's name, if there is only one DATA.")] = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     text: TextColumn = None,
@@ -158,26 +162,26 @@ def sweep(
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
     max_length: MaxLengthOption = None,
-    metric: Annotated[str | None, typer.Option(help="What the best is chosen by.", show_default="by kind")] = None,
+    metric: Annotated[str | None, typer.Option(help="The metric of the selection.", show_default="by kind")] = None,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
     together: Annotated[
-        int | None, typer.Option(help="Jobs in a pass through the base.", show_default="as many as fit")
+        int | None,
+        typer.Option(help="Number of jobs that share a pass.", show_default="as many as fit"),
     ] = None,
     score_all: Annotated[
         bool,
-        typer.Option("--score-all", help="Score every job on the test part too; the choice is dev's all the same."),
+        typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try a grid of settings for one or many tasks at once, and keep the best of each.
+    """Train a grid of settings for one or many tasks at once, and keep the best job of each task.
 
-    All jobs share passes through the frozen base, and each ends where it would have ended alone. The best is chosen by
-    the validation part and scored once on the test part. A sweep that was interrupted, even killed, goes on where it
-    was when started again with the same arguments.
+    All jobs share passes through the frozen base, and no job affects another. The validation part selects the best job,
+    which is scored once on the test part. The same command resumes an interrupted or killed sweep.
     """
     from intarsia.cli import console
     from intarsia.cli.sweep_table import sweep_table
@@ -187,17 +191,17 @@ def sweep(
     chosen = read_grid(grid)
     if name is not None and len(data) > 1:
         raise IntarsiaError(
-            f"one --name was given for {len(data)} tasks; leave it out, and each is named after its data."
+            f"--name gives one name, but there are {len(data)} tasks. Leave it out: each task is named after its data."
         )
     names = [name or Path(source).name.split(".")[0] for source in data]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise IntarsiaError(f"two tasks would be called {twice[0]!r}; sweep them one at a time, with --name.")
+    duplicates = sorted({n for n in names if names.count(n) > 1})
+    if duplicates:
+        raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
     with resumable(), sweep_table(quiet=json) as watch:
-        found = opened.sweep(
+        entries = opened.sweep(
             tasks,
             chosen,
             pooling=pooling,  # type: ignore[arg-type]
@@ -212,9 +216,9 @@ def sweep(
     from intarsia.cli.tables import entry_dict, learned
 
     if json:
-        console.print_json({n: entry_dict(entry) for n, entry in found.items()})
+        console.print_json({n: entry_dict(entry) for n, entry in entries.items()})
         return
-    for entry in found.values():
+    for entry in entries.values():
         console.say(learned(entry))
 
 

@@ -1,4 +1,4 @@
-"""Every method there is, with what it trains and costs on one encoder."""
+"""The catalogue: all methods, with the parameters that they train and the cost of a step, on one encoder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listed:
-    """One method on one encoder. Where it cannot work there, `reason` says why, and the figures are None."""
+    """One method on one encoder. If the method does not fit the encoder, `reason` says why and the numbers are None."""
 
     name: str
     method: dict[str, Any]
     paper: str
     trains: str
     mergeable: bool
-    mixable: bool  # rows of several tasks in one pass
+    mixable: bool  # one pass can mix rows of several tasks
     parameters: int | None = None  # without the head
-    share: float | None = None  # of the base's
-    step: float | None = None  # cost of a training step; full fine-tuning is 1
-    steps: float = 1.0  # times the steps that were asked for
-    step_seconds: float | None = None  # where it was measured
+    share: float | None = None  # parameters, relative to the base
+    step: float | None = None  # the cost of a training step, relative to full fine-tuning
+    steps: float = 1.0  # the number of steps, relative to the requested steps
+    step_seconds: float | None = None  # only if measured
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,22 +39,24 @@ class Listed:
 
 @dataclass(frozen=True)
 class Catalogue:
+    """All methods on one encoder."""
+
     encoder: str
-    parameters: int  # of the base
+    parameters: int  # the number of parameters of the base
     measured: bool
     methods: tuple[Listed, ...]
 
     @property
     def full_seconds(self) -> float:
-        """Of a step of full fine-tuning, where steps were timed: what their cost is relative to."""
+        """The measured time of a step of full fine-tuning, to which the other costs are relative."""
         return next(m.step_seconds or 0.0 for m in self.methods if m.method["type"] == Full.name)
 
     def to_dict(self) -> dict[str, Any]:
-        cost_of = "timed" if self.measured else "estimated"
+        basis = "timed" if self.measured else "estimated"
         return {
             "encoder": self.encoder,
             "parameters": self.parameters,
-            "step": f"{cost_of}, relative to full fine-tuning",
+            "step": f"{basis}, relative to full fine-tuning",
             "methods": [listed.to_dict() for listed in self.methods],
         }
 
@@ -62,7 +64,10 @@ class Catalogue:
 def catalogue(
     encoder: str | Path | Encoder | None = None, *, measure: bool = False, watch: Callable[[str], None] | None = None
 ) -> Catalogue:
-    """All presets on an encoder, which is loaded only where steps are to be timed; `watch` is told each name then."""
+    """Return the catalogue of all presets on an encoder.
+
+    With `measure`, the encoder is loaded and steps are timed; `watch` is called with the name of each timed method.
+    """
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
 
@@ -82,7 +87,7 @@ def catalogue(
 
 
 def shape_of(source: str | Path) -> Shape:
-    """An encoder's shape; from its configuration and the names of its weights alone, where they are at hand."""
+    """Return an encoder's shape. If its files are local, only its configuration and weight names are read."""
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.shape import Shape
     from intarsia.encoder.sites import family_of
@@ -101,21 +106,22 @@ def shape_of(source: str | Path) -> Shape:
         with safe_open(weights, framework="pt") as file:
             pooler = any("pooler." in name for name in file.keys())  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, SafetensorError):
-        return Encoder.load(source).shape  # which says what is wrong
-    family_of(config)  # the clear error first
+        return Encoder.load(source).shape  # raises an error that explains the problem
+    family_of(config)  # raises a clear error for an unknown family
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     if not pooler:
-        model.pooler = None  # as `Encoder.load` does with a checkpoint that holds none
+        model.pooler = None  # as `Encoder.load` does for a checkpoint without a pooler
     return Shape.of_model(model)
 
 
 def sized_name(preset: str, shape: Shape) -> str:
-    """A preset's name with its default size: houlsby-64, lt-sft-0.5%."""
+    """Return a preset's name with its default size, such as houlsby-64 or lt-sft-0.5%."""
     return short_name(to_dict(parse(preset).sized(shape)))
 
 
 def _reason(method: Method, shape: Shape) -> str | None:
+    """Return why a method does not fit the encoder, or None."""
     try:
         method.check(shape)
     except IntarsiaError as error:
@@ -124,15 +130,15 @@ def _reason(method: Method, shape: Shape) -> str | None:
 
 
 def _listed(preset: str, method: Method, shape: Shape, reason: str | None, timed: cost.StepTime | None) -> Listed:
-    name, words = sized_name(preset, shape), PRESETS[preset].trains or method.trains
+    name, trains = sized_name(preset, shape), PRESETS[preset].trains or method.trains
     if reason is not None:
-        return Listed(name, to_dict(method), method.paper, words, False, False, reason=reason)
+        return Listed(name, to_dict(method), method.paper, trains, False, False, reason=reason)
     count = method.count(shape)
     return Listed(
         name=name,
         method=to_dict(method),
         paper=method.paper,
-        trains=words,
+        trains=trains,
         mergeable=mergeable(method, shape),
         mixable=not method.changes_base,
         parameters=count,
@@ -144,5 +150,5 @@ def _listed(preset: str, method: Method, shape: Shape, reason: str | None, timed
 
 
 def mergeable(method: Method, shape: Shape) -> bool:
-    """Whether a plain model can hold what the method learns on this base."""
+    """Return whether the method's trained tensors can be merged into a plain model of this base."""
     return method.mergeable and not any(shape.merge_refusal(site, layer) for site, layer in method.places(shape))

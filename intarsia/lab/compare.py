@@ -1,12 +1,12 @@
-"""Methods side by side on one task: every method with every seed, on the same rows.
+"""Compares methods on one task: it trains every method with every seed on the same rows.
 
 from intarsia.lab.compare import compare
 
-found = compare("reviews.csv", ["houlsby-64", "lora", "full"], seeds=3)
-found.row("lora").score
+comparison = compare("reviews.csv", ["houlsby-64", "lora", "full"], seeds=3)
+comparison.row("lora").score
 
-All runs are one queue and share passes. Every run's result is stored when it ends, and the state of the runs under way:
-a comparison that was killed goes on when called again, and a finished one is drawn again without training.
+All runs form one queue and share passes. The results of ended runs and the checkpoints of active runs are stored, so
+that the same call resumes a killed comparison. For a finished comparison, it writes the report again without training.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ def compare(
     search_watch: SearchWatch | None = None,
     **columns: Any,
 ) -> Comparison:
-    """Train each method with the seeds 0 … `seeds` - 1 and score it on test; the best epoch is chosen on dev.
+    """Train each method with the seeds 0 … `seeds` - 1, score each run on the test part, and return the comparison.
 
-    `data` and `columns` are as for `load_data`, which splits with one seed for all runs. Settings that are not given
-    are each method's own recipe. `no_bert` is a number of minutes to search for a model without a transformer. Results
-    go to `folder`. A method that diverges, or that this encoder cannot have, is a row with its reason.
+    The dev part selects each run's best epoch. `data` and `columns` are as for `load_data`, which splits with one seed
+    for all runs. Settings that are not given follow each method's recipe. `no_bert` is the number of minutes for a
+    search for a model without a transformer. Results are stored in `folder`. A method that diverges, or that does not
+    fit this encoder, has a row with the reason.
 
     `together` is the number of runs that share a pass (None: as many as fit). The time of a run is its share of these
-    passes by tokens; with `together=1` every run is trained and timed alone. `watch` is told of the runs,
-    `search_watch` of the search without a transformer.
+    passes by tokens. With `together=1` every run is trained and timed alone. `watch` is called with the events of the
+    runs, `search_watch` with the progress of the search.
     """
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
@@ -75,7 +76,7 @@ def compare(
     check_extra("lab", "matplotlib", *(() if no_bert is None else ("sklearn",)))
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
     if not named or seeds < 1:
-        raise IntarsiaError(f"{len(named)} methods with {seeds} seeds leave nothing to train; at least 1 of each.")
+        raise IntarsiaError(f"Got {len(named)} methods and {seeds} seeds; expected at least 1 method and 1 seed.")
     task = _hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
     metric = _metric(task, metric)
     given = {
@@ -84,18 +85,18 @@ def compare(
     }  # fmt: skip
     jobs = _jobs(task, named, seeds, pooling, given)
     if no_bert is not None and not no_bert > 0:
-        raise IntarsiaError(f"the search without BERT was given {no_bert} minutes; more than 0 was expected.")
+        raise IntarsiaError(f"The search without BERT got {no_bert} minutes; expected more than 0.")
     base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
-    Head(1, pooling).tensors(base.shape)  # raises where this base has no such pooling
+    Head(1, pooling).tensors(base.shape)  # raises if this base does not support the pooling
     with _own_folder(Path(folder)) as runs:
         rows = train_rows(jobs, base, runs, metric, together=together, watch=watch)
         baseline = None
         if no_bert is not None:
             baseline = search_without_transformer(task, no_bert, metric, runs, search_watch)
-        known = _provenance(base, task, given, pooling, seeds, command)
-        found = Comparison(metric, task.kind, seeds, in_order(rows), baseline, known)
-        write(found, folder)
-    return found
+        origin = _provenance(base, task, given, pooling, seeds, command)
+        comparison = Comparison(metric, task.kind, seeds, in_order(rows), baseline, origin)
+        write(comparison, folder)
+    return comparison
 
 
 def _provenance(
@@ -119,7 +120,7 @@ def _provenance(
 
 
 def _hashed(task: TaskData) -> TaskData:
-    """With a hash of its content in its source, which results are stored by."""
+    """Return the task with a hash of its content in its source; results are stored by this hash."""
     if task.source.get("sha256"):
         return task
     from intarsia.tasks.data import content_hash
@@ -132,6 +133,7 @@ def _hashed(task: TaskData) -> TaskData:
 def _jobs(
     task: TaskData, methods: Mapping[str, Method], seeds: int, pooling: Pooling, given: Mapping[str, Any]
 ) -> dict[str, list[Job]]:
+    """Return the jobs of each method, one per seed."""
     from intarsia.train.job import Job, Settings
 
     return {
@@ -144,6 +146,7 @@ def _jobs(
 
 
 def _metric(task: TaskData, metric: str | None) -> str:
+    """Return the metric to use, after a check that it can select the best epoch."""
     from intarsia.tasks.metrics import check_choosing, default_metric
 
     metric = metric or default_metric(task.kind, task.labels)
@@ -153,19 +156,21 @@ def _metric(task: TaskData, metric: str | None) -> str:
 
 @contextmanager
 def _own_folder(folder: Path) -> Iterator[Path]:
-    """The folder of the runs' results, in a folder that no other process may compare in at the same time."""
+    """Lock the comparison's folder against other processes; yield the folder of the runs' results."""
     from filelock import FileLock, Timeout
 
     runs = folder / "runs"
     try:
         files.make_folder(runs)
     except OSError as error:
-        raise IntarsiaError(f"the folder {folder} cannot be made: {error.strerror}. Name another one.") from error
+        raise IntarsiaError(f"Cannot create the folder {folder}: {error.strerror}. Choose another folder.") from error
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise IntarsiaError(f"another process is comparing in {folder} right now. Wait, or name another one.") from None
+        raise IntarsiaError(
+            f"Another process is running a comparison in {folder}. Wait for it, or choose another folder."
+        ) from None
     try:
         yield runs
     finally:

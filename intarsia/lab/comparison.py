@@ -1,4 +1,4 @@
-"""What a comparison of methods found: runs, the rows of its table, and both as plain JSON values."""
+"""The results of a comparison: its runs, the rows of its table, and their conversion to JSON values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from intarsia import files
 from intarsia.formatting import score
 
-FORMAT = 1  # of comparison.json
+FORMAT = 1  # the version of the format of comparison.json
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one run ended: with a score on test, or (`reason`) without one."""
+    """The result of one run: a test score, or the `reason` why there is none."""
 
     key: str
     seed: int
@@ -28,7 +28,7 @@ class Result:
     settings: dict[str, Any]
     dev: float | None = None
     best_epoch: int | None = None
-    test: dict[str, Any] | None = None  # value, low and high of its 95 % bootstrap interval, examples
+    test: dict[str, Any] | None = None  # value, low and high (the 95 % bootstrap interval), examples
     steps: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
@@ -38,57 +38,60 @@ class Result:
 
     @classmethod
     def read(cls, folder: Path, key: str) -> Result | None:
-        """The stored result, or None where there is none that can be read."""
+        """Return the stored result, or None if there is no readable result."""
         try:
             stored = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
-            found = cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
-            return found if found.key == key else None
+            result = cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
+            return result if result.key == key else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 class Score(NamedTuple):
-    """A test score with bounds, and what these are."""
+    """A test score with its bounds, and the meaning of the bounds."""
 
     value: float
     low: float
     high: float
-    bounds: str  # "95 % bootstrap" of one run, or "standard error" over the runs
+    bounds: str  # "95 % bootstrap" for one run, "standard error" for several
 
     def __str__(self) -> str:
-        """Times 100, as the papers give them."""
+        """Return the score and its bounds times 100, as in the papers."""
         shown = [score(x, self.value) for x in (self.value, self.low, self.high, self.high - self.value)]
         return f"{shown[0]} ± {shown[3]}" if self.bounds == "standard error" else f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method, over its seeds. Without `parameters` it cannot work on this base; `reason` says why."""
+    """One method with the runs of all its seeds. If the method does not fit this base, `parameters` is None and
+    `reason` says why."""
 
     name: str
     method: dict[str, Any]
     parameters: dict[str, int] | None  # method (without the head), head, base
     results: tuple[Result, ...] = ()
     reason: str | None = None
-    given: Score | None = None  # a score that is not of these results alone
+    given: Score | None = None  # a score from elsewhere, used instead of the mean of `results`
 
     @property
     def score(self) -> Score | None:
+        """The test score over all scored runs."""
         return self.given or score_of([result.test for result in self.results if result.test is not None])
 
     @property
     def seconds(self) -> float | None:
-        """The mean of a run that came to its end."""
-        took = [result.seconds for result in self.results if result.test is not None]
-        return statistics.fmean(took) if took else None
+        """The mean time of the scored runs."""
+        times = [result.seconds for result in self.results if result.test is not None]
+        return statistics.fmean(times) if times else None
 
     @property
     def share(self) -> float | None:
+        """The number of trained parameters, relative to the base."""
         return None if self.parameters is None else self.parameters["method"] / self.parameters["base"]
 
     @property
     def problems(self) -> list[str]:
-        """Why it has no score, or a score of fewer runs than were asked for."""
+        """The reasons why the row has no score, or has fewer scored runs than seeds."""
         if self.reason is not None:
             return [self.reason]
         return [f"seed {result.seed}: {result.reason}" for result in self.results if result.reason is not None]
@@ -108,14 +111,14 @@ class Row:
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Row:
-        """The reverse of `to_dict`."""
+        """Return the row that `to_dict` wrote."""
         reason = stored["problems"][0] if stored["parameters"] is None else None
         results = tuple(Result(**run) for run in stored["runs"])
         return cls(stored["name"], stored["method"], stored["parameters"], results, reason)
 
 
 def score_of(tests: Sequence[dict[str, Any]]) -> Score | None:
-    """Of one run its bootstrap interval over test rows, of several their mean and its standard error."""
+    """Return the score of one run with its bootstrap interval, or the mean of several runs with its standard error."""
     if not tests:
         return None
     if len(tests) == 1:
@@ -127,14 +130,17 @@ def score_of(tests: Sequence[dict[str, Any]]) -> Score | None:
 
 @dataclass(frozen=True)
 class Comparison:
+    """A finished comparison."""
+
     metric: str
     kind: str
     seeds: int
-    rows: tuple[Row, ...]  # by parameters; those that cannot work at the end
-    baseline: dict[str, Any] | None  # the best model without a pretrained transformer, where one was asked for
+    rows: tuple[Row, ...]  # sorted by trained parameters; methods that do not fit the base come last
+    baseline: dict[str, Any] | None  # the best model without a transformer, if it was searched for
     provenance: dict[str, Any]
 
     def row(self, name: str) -> Row:
+        """Return the row of a method."""
         return next(row for row in self.rows if row.name == name)
 
     @property
@@ -156,12 +162,12 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Comparison:
-        """The reverse of `to_dict`: what comparison.json holds, to be drawn again or read by a program."""
+        """Return the comparison that `to_dict` wrote, which is the content of comparison.json."""
         rows = tuple(Row.from_dict(row) for row in stored["rows"])
         seeds, baseline = len(stored["seeds"]), stored["no_bert"]
         return cls(stored["metric"], stored["kind"], seeds, rows, baseline, stored["provenance"])
 
 
 def in_order(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """By trained parameters, of equal ones as given; rows without any figure at the end."""
+    """Return the rows sorted by trained parameters; equal rows keep their order, rows without a count come last."""
     return tuple(sorted(rows, key=lambda row: math.inf if row.parameters is None else row.parameters["method"]))

@@ -1,4 +1,4 @@
-"""The runs of a comparison: how each is measured and stored, what it costs, and the rows that they make."""
+"""Trains, scores and stores the runs of a comparison, estimates their cost, and builds the rows of its table."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def train_rows(
     together: int | None = None,
     watch: RunnerWatch | None = None,
 ) -> list[Row]:
-    """Train the runs that have no result in `folder`, all in one queue; return a row for each method."""
-    reasons = {name: _reason(own[0].method, encoder.shape) for name, own in jobs.items()}
-    possible = [job for name, own in jobs.items() if reasons[name] is None for job in own]
+    """Train the runs that have no result in `folder`, all in one queue; return one row per method."""
+    reasons = {name: _reason(method_jobs[0].method, encoder.shape) for name, method_jobs in jobs.items()}
+    possible = [job for name, method_jobs in jobs.items() if reasons[name] is None for job in method_jobs]
     work = folder.parent / "work"
     files.make_folder(work)
     results = ComparisonResults(encoder, folder, metric)
@@ -52,16 +52,16 @@ def train_rows(
     )  # fmt: skip
     try:
         runner.run(together)
-        for path in work.glob("states-*"):  # what the features were learned from
+        for path in work.glob("states-*"):  # the base's states for feature-based runs
             path.unlink(missing_ok=True)
     finally:
         with suppress(OSError):
-            work.rmdir()  # unless there are states of runs, of this or of another comparison, that may yet go on
-    return [_row(name, own, reasons[name], results, encoder) for name, own in jobs.items()]
+            work.rmdir()  # fails, as it should, if the folder holds checkpoints of runs that can resume
+    return [_row(name, method_jobs, reasons[name], results, encoder) for name, method_jobs in jobs.items()]
 
 
 class ComparisonResults:
-    """A JSON file a run, with its score on test and the interval of that."""
+    """Stores one JSON file per run, with its test score and interval."""
 
     def __init__(self, encoder: Encoder, folder: Path, metric: str) -> None:
         self.encoder, self.folder, self.metric = encoder, folder, metric
@@ -80,15 +80,16 @@ class ComparisonResults:
         try:
             result = Result(**known, **self._measured(job, outcome))
         except (BankError, EncoderError):
-            raise  # a full disk or a changed base is no fault of the method
+            raise  # a full disk or a changed base is not a result of the method
         except IntarsiaError as error:
-            took = error.seconds if isinstance(error, Diverged) else 0.0
-            result = Result(**known, seconds=round(took, 2), reason=str(error))
+            spent = error.seconds if isinstance(error, Diverged) else 0.0
+            result = Result(**known, seconds=round(spent, 2), reason=str(error))
         result.write(self.folder)
         self.found[key] = result
         return result
 
     def _measured(self, job: Job, outcome: Trained | IntarsiaError) -> dict[str, Any]:
+        """Score a run on the test part; return the measured fields of its result."""
         if isinstance(outcome, IntarsiaError):
             raise outcome
         began = time.monotonic()
@@ -109,23 +110,23 @@ class ComparisonResults:
 def search_without_transformer(
     task: TaskData, minutes: float, metric: str, folder: Path, watch: SearchWatch | None = None
 ) -> dict[str, Any]:
-    """The best model without a transformer. A search is stored when it ends; an interrupted search begins anew."""
+    """Return the best model without a transformer. The result is stored; an interrupted search starts again."""
     from intarsia.lab import no_bert
 
     content = [task.source["sha256"], task.kind, metric, minutes]
     path = folder / f"no-bert-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError):
-        return _counted(json.loads(path.read_text(encoding="utf-8")))
+        return _with_count(json.loads(path.read_text(encoding="utf-8")))
     try:
-        found = no_bert.search(task, minutes, metric=metric, watch=watch).to_dict()
+        baseline = no_bert.search(task, minutes, metric=metric, watch=watch).to_dict()
     except IntarsiaError as error:
-        found = {"metrics": None, "reason": str(error)}
-    files.replace(path, [json.dumps(found, indent=1).encode()])
-    return _counted(found)
+        baseline = {"metrics": None, "reason": str(error)}
+    files.replace(path, [json.dumps(baseline, indent=1).encode()])
+    return _with_count(baseline)
 
 
 def epochs_of_full(job: Job, shape: Shape) -> float:
-    """About how long a run takes, in epochs of full fine-tuning."""
+    """Return the estimated time of a run, in epochs of full fine-tuning."""
     train, dev, test = (len(part) for part in (job.data.train, job.data.dev, job.data.test))
     epochs = job.settings.epochs
     if job.method.cached:
@@ -135,21 +136,23 @@ def epochs_of_full(job: Job, shape: Shape) -> float:
 
 
 def _row(name: str, jobs: Sequence[Job], reason: str | None, results: ComparisonResults, encoder: Encoder) -> Row:
+    """Return the row of one method; `reason`: why the method does not fit the base."""
     method, shape = jobs[0].method, encoder.shape
     if reason is not None:
         return Row(name, to_dict(method), None, (), reason)
     head = kind_for(jobs[0].data).head(jobs[0].pooling).count(shape, method.row_width(shape))
     counts = {"method": method.count(shape), "head": head, "base": shape.parameters}
-    found = tuple(results.found[job.key(encoder.fingerprint)] for job in jobs)
-    return Row(name, to_dict(method), counts, found)
+    own_results = tuple(results.found[job.key(encoder.fingerprint)] for job in jobs)
+    return Row(name, to_dict(method), counts, own_results)
 
 
-def _counted(found: dict[str, Any]) -> dict[str, Any]:
-    """A search with the number of its candidates in place of thousands of lines."""
-    return {**found, "tried": len(found.get("tried", ()))}
+def _with_count(baseline: dict[str, Any]) -> dict[str, Any]:
+    """Replace the list of tried candidates, which may have thousands of entries, by their number."""
+    return {**baseline, "tried": len(baseline.get("tried", ()))}
 
 
 def _reason(method: Method, shape: Shape) -> str | None:
+    """Return why a method does not fit the base, or None."""
     try:
         method.check(shape)
     except IntarsiaError as error:

@@ -1,4 +1,4 @@
-"""What a training step costs beside one of full fine-tuning: estimated in closed form, or timed."""
+"""The cost of a training step relative to full fine-tuning: estimated in closed form, or timed."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ if TYPE_CHECKING:
     from intarsia.train.run import Run
 
 ASSUMED = (
-    "estimated, full fine-tuning = 1: multiply-adds in matrices alone. Each matrix of the base's layers counts once "
-    "forward, once backward if something trained lies before it, and once more if it is trained itself; a method's own "
-    "count three times. Not counted: attention scores, norms, embeddings, heads, the optimizer. --measure times steps"
+    "estimated multiply-adds of matrix products; full fine-tuning = 1. Each matrix of the base's layers counts once "
+    "for the forward pass, once for the backward pass if a trained tensor lies below it, and once more if it is "
+    "trained itself; a method's own matrices count three times. Attention scores, norms, embeddings, heads and the "
+    "optimizer are not counted. Use --measure to time real steps"
 )
-ROWS, TOKENS, STEPS = 32, 25, 5  # of a timed step, and how many steps are timed
+ROWS, TOKENS, STEPS = 32, 25, 5  # the size of a timed step (rows, tokens per row), and the number of timed steps
 
-# Where in a layer a matrix reads, and where what a site changes is first read: 0 by query, key and value, 1 by the
-# attention's output projection, 2 and 3 by the feed-forward matrices, 4 by the next layer.
+# Positions in a layer: 0 for query, key and value; 1 for the attention's output projection; 2 and 3 for the matrices of
+# the feed-forward network; 4 for the next layer. `_READS`: the position of each matrix. `_CHANGES`: the first position
+# that reads the output of a changed site.
 _READS = {"query": 0, "key": 0, "value": 0, "attention.dense": 1, "ffn.up": 2, "ffn.down": 3}
 _CHANGES = {PREFIX: 1, ATTENTION_OUTPUT: 2, "attention.norm": 2, FFN_OUTPUT: 4, "ffn.norm": 4, LAYER_OUTPUT: 4}
 _CHANGES |= {site: reads + 1 for site, reads in _READS.items()} | {f"{site}.input": n for site, n in _READS.items()}
-_CHANGES_BEFORE_NORM = {"attention.norm": 0, "ffn.norm": 2}  # where a sub-layer normalises what it reads
+_CHANGES_BEFORE_NORM = {"attention.norm": 0, "ffn.norm": 2}  # for bases that normalise the input of each sub-layer
 
 
 @dataclass(frozen=True)
 class StepTime:
+    """The time of a training step."""
+
     seconds: float
-    relative: float  # to a step of full fine-tuning beside it
+    relative: float  # relative to the step of full fine-tuning that was timed next to it
 
 
 def estimate(method: Method, shape: Shape) -> float:
-    """A step's multiply-adds with matrices, relative to full fine-tuning; `ASSUMED` says what is counted.
+    """Return the multiply-adds of a step, relative to full fine-tuning; `ASSUMED` says what is counted.
 
-    A method that trains on stored states has nothing left to multiply with: 0, after one pass forward over the data.
+    A method that trains on stored states costs 0: after one forward pass over the data, only the head is trained.
     """
     if method.cached:
         return 0.0
@@ -56,17 +60,17 @@ def estimate(method: Method, shape: Shape) -> float:
 
 
 def steps(method: Method, shape: Shape) -> float:
-    """How many times the steps that were asked for a method takes: more than once if it trains in several phases."""
+    """Return the number of steps of a method, relative to the requested steps; methods with phases take more."""
     return sum(phase.epochs for phase in method.phases(shape))
 
 
 def _trained_weights(method: Method, shape: Shape) -> list[WeightShape]:
-    """The base's own parameters that take a gradient; a sparse difference's is computed whole, then picked from."""
+    """Return the base's parameters that need a gradient. Sparse methods compute the full gradient, then select."""
     return list(method.trained(shape)) if method.changes_base else []
 
 
 def _first_readers(method: Method, shape: Shape, weights: Iterable[WeightShape]) -> Iterator[int]:
-    """For each trained place, the number of the first place, counted through all layers, that reads its result."""
+    """Yield, for each trained place, the first position over all layers that reads its output."""
     behind = 4 * shape.layers
     changes = _CHANGES | (_CHANGES_BEFORE_NORM if shape.pre_norm else {})
     for site, layer in method.places(shape):
@@ -74,16 +78,16 @@ def _first_readers(method: Method, shape: Shape, weights: Iterable[WeightShape])
             yield 4 * layer + changes[site]
         else:
             yield behind if site == "final.norm" else 0
-    for weight in weights:  # a layer's first matrices read nothing trained in it
+    for weight in weights:  # no trained tensor of a layer lies below its first matrices
         yield behind if weight.behind else 4 * min(weight.layers) + 1 if weight.layers else 0
 
 
 def measure(
     encoder: Encoder, methods: Mapping[str, Method], watch: Callable[[str], None] | None = None
 ) -> dict[str, StepTime]:
-    """Time real steps on one synthetic batch: the median of a few, each taken beside a step of full fine-tuning.
+    """Return the median time of real steps on one synthetic batch, alternating with steps of full fine-tuning.
 
-    Of a method that trains in several phases, the mean over their steps. Only two runs are in memory at once.
+    For a method with several phases, this is the mean over their steps. At most two runs are in memory at once.
     """
     reference = _run(encoder, Full())
     timed: dict[str, StepTime] = {}
@@ -91,26 +95,27 @@ def measure(
         if watch is not None:
             watch(name)
         run = _run(encoder, method)
-        found: list[tuple[float, StepTime]] = []
+        phases: list[tuple[float, StepTime]] = []
         while True:
-            found.append((run.phase.epochs, _beside(run, reference)))
+            phases.append((run.phase.epochs, _alternating(run, reference)))
             if run.last_phase:
                 break
             run.next_phase()
-        whole = sum(epochs for epochs, _ in found)
-        seconds, relative = (sum(e * getattr(t, k) for e, t in found) / whole for k in ("seconds", "relative"))
+        total = sum(epochs for epochs, _ in phases)
+        seconds, relative = (sum(e * getattr(t, k) for e, t in phases) / total for k in ("seconds", "relative"))
         timed[name] = StepTime(seconds, relative)
     return timed
 
 
-def _beside(run: Run, reference: Run) -> StepTime:
-    """The medians of steps that alternate, after one of each that is not counted."""
+def _alternating(run: Run, reference: Run) -> StepTime:
+    """Return the median times of alternating steps of both runs; the first pair is a warm-up."""
     pairs = [(_seconds(run), _seconds(reference)) for _ in range(STEPS + 1)][1:]
     own = [mine for mine, _ in pairs]
     return StepTime(statistics.median(own), statistics.median(mine / full for mine, full in pairs))
 
 
 def _seconds(run: Run) -> float:
+    """Take one step and return its time."""
     import torch
 
     from intarsia.train.step import step_together
@@ -123,6 +128,7 @@ def _seconds(run: Run) -> float:
 
 
 def _run(encoder: Encoder, method: Method) -> Run:
+    """Return a run of a method on synthetic data."""
     from intarsia.tasks.examples import Example, TaskData
     from intarsia.train.job import Job, Settings
     from intarsia.train.run import Run
@@ -137,6 +143,6 @@ def _run(encoder: Encoder, method: Method) -> Run:
 
 
 def _words(tokenizer: Any) -> list[str]:
-    """Words that are mostly one token each."""
+    """Return words of which most are a single token."""
     words = sorted(word for word in tokenizer.get_vocab() if word.isascii() and word.isalpha() and len(word) > 2)
     return words[:: max(1, len(words) // 1000)] or ["word"]

@@ -1,4 +1,4 @@
-"""The trade-off: how much a method trains, and how well it does."""
+"""The trade-off figure of a comparison: test score over trained parameters."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from intarsia.lab.comparison import Comparison, Row, Score
 
 _GREY = "#555555"
-_MANY = 12  # points: so many may need a smaller scale for those that are far from the others
-# How categories of methods look: colour and marker say the same, for those who cannot tell the colours apart.
+_MANY = 12  # points from which outliers may get a compressed scale
+# Colour and marker both show the category of a method, for readers who cannot distinguish the colours.
 _LOOKS: dict[str, tuple[str, str]] = dict(zip(get_args(Category), zip(COLOURS, "os^Dv", strict=False), strict=True))
 
 
 class Point(NamedTuple):
+    """A method in the figure."""
+
     x: float
     row: Row
     score: Score
@@ -33,10 +35,13 @@ class Point(NamedTuple):
         return METHODS.get(self.row.method["type"], Method).category
 
 
-def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
-    """Test score over trained parameters. Methods that train none stand at a place of their own at the left. `bars`:
-    what they are, where the comparison does not say it."""
-    points, zero, decades = _placed(found)
+def tradeoff(comparison: Comparison, bars: str | None = None) -> Figure:
+    """Return the figure of test scores over trained parameters.
+
+    Methods that train only the head stand apart, at the left. `bars` describes the error bars, if they do not come from
+    the comparison itself.
+    """
+    points, zero, decades = _placed(comparison)
     figure = new_figure(8.0, 5.0 + 0.12 * max(0, len(points) - 9))
     axes = figure.add_subplot()
     for p in points:
@@ -45,17 +50,17 @@ def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
         axes.vlines(p.x, low, high, color=colour, linewidth=1.2, alpha=0.6, zorder=3)
         axes.plot([p.x, p.x], [low, high], marker="_", markersize=7, linestyle="", color=colour, alpha=0.6, zorder=3)
         axes.plot(p.x, value, marker=marker, markersize=6, color=colour, zorder=4)
-    _scale(axes, found, zero, decades, points)
+    _scale(axes, comparison, zero, decades, points)
     below = _sparse_below(points)
     if below is not None:
         _compress(axes, points, below)
-    lines = _lines(axes, found)
-    about = (bars or _what_bars_are(points)) + ("" if below is None else "; grey: a smaller scale")
+    lines = _lines(axes, comparison)
+    about = (bars or _describe_bars(points)) + ("" if below is None else "; grey: compressed scale")
     axes.set_title(about, fontsize=9, color=_GREY, loc="right")
     tidy(axes)
     _ticks(axes, below)
     _legend(figure, {p.category for p in points})
-    figure.draw_without_rendering()  # the layout is settled: now it is known what is where
+    figure.draw_without_rendering()  # fixes the layout, so that positions in pixels are known
     if points:
         named = [(p.x, 100 * p.score.value, p.row.name, _LOOKS[p.category][0]) for p in points]
         marks = [_pixels(axes, x, x, y, y).grown(6) for x, y, _, _ in named]
@@ -65,7 +70,8 @@ def tradeoff(found: Comparison, bars: str | None = None) -> Figure:
     return figure
 
 
-def _what_bars_are(points: list[Point]) -> str:
+def _describe_bars(points: list[Point]) -> str:
+    """Return the description of the error bars."""
     seeds = [sum(result.test is not None for result in p.row.results) for p in points]
     count = max(seeds, default=1)
     most = f"{count} seed{'s' * (count > 1)}"
@@ -73,16 +79,16 @@ def _what_bars_are(points: list[Point]) -> str:
     if not bounds:
         return most
     up_to = "up to " * (len(set(seeds)) > 1)
-    what = {"standard error": f"standard error over {up_to}{most}", "95 % bootstrap": "95 % bootstrap interval"}
-    return "bars: " + ", of one seed ".join(text for kind, text in what.items() if kind in bounds)
+    texts = {"standard error": f"standard error over {up_to}{most}", "95 % bootstrap": "95 % bootstrap interval"}
+    return "bars: " + ", for one seed ".join(text for kind, text in texts.items() if kind in bounds)
 
 
-def _placed(found: Comparison) -> tuple[list[Point], float | None, list[float]]:
-    """The points, where no parameter at all stands, and the powers of ten between the least and the most."""
-    scored = [(row, row.score, row.parameters) for row in found.rows]
+def _placed(comparison: Comparison) -> tuple[list[Point], float | None, list[float]]:
+    """Return the points, the x position of methods without parameters, and the powers of ten on the axis."""
+    scored = [(row, row.score, row.parameters) for row in comparison.rows]
     usable = [(row, score, count["method"]) for row, score, count in scored if score is not None and count is not None]
-    some = [count for _, _, count in usable if count] or [1000]
-    low, high = math.floor(math.log10(min(some))), math.ceil(math.log10(max(some)))
+    counts = [count for _, _, count in usable if count] or [1000]
+    low, high = math.floor(math.log10(min(counts))), math.ceil(math.log10(max(counts)))
     decades = [10.0**n for n in range(low, max(high, low + 1) + 1)]
     zero = 10.0 ** (low - 0.8) if any(not count for _, _, count in usable) else None
     points = [Point(float(count or zero or 1.0), row, score) for row, score, count in usable]
@@ -90,7 +96,7 @@ def _placed(found: Comparison) -> tuple[list[Point], float | None, list[float]]:
 
 
 def _apart(points: list[Point], gap: float) -> list[Point]:
-    """Points whose bars would hide each other stand a little apart: `gap`, in powers of ten, around their middle."""
+    """Return the points, with those whose bars would overlap moved apart by `gap` powers of ten."""
     groups: list[list[Point]] = []
     for point in points:
         for group in groups:
@@ -107,7 +113,8 @@ def _apart(points: list[Point], gap: float) -> list[Point]:
     return moved
 
 
-def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[float], points: list[Point]) -> None:
+def _scale(axes: Axes, comparison: Comparison, zero: float | None, decades: list[float], points: list[Point]) -> None:
+    """Set the scales, the ticks of the x axis, and the titles of both axes."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -120,21 +127,22 @@ def _scale(axes: Axes, found: Comparison, zero: float | None, decades: list[floa
     minor = [n * d for d in decades for n in range(2, 10) if decades[0] <= n * d]
     axes.xaxis.set_minor_locator(FixedLocator(minor))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if zero is not None:  # the axis is broken between none and the least power of ten
+    if zero is not None:  # mark the break of the axis between zero and the lowest power of ten
         middle = math.sqrt(zero * decades[0])
         axes.plot(
             [middle], [0], transform=axes.get_xaxis_transform(), marker=r"$/\!/$", markersize=11, color="black",
             markeredgewidth=0.3, clip_on=False, zorder=6,
         )  # fmt: skip
-    base = found.provenance["encoder"]["parameters"]
+    base = comparison.provenance["encoder"]["parameters"]
     axes.set_xlabel(f"trained parameters, without the head (the base has {_short(base)})")
-    title = title_of(found.metric) + (f" of {found.metric.partition(':')[2]}" if ":" in found.metric else "")
+    metric = comparison.metric
+    title = title_of(metric) + (f" of {metric.partition(':')[2]}" if ":" in metric else "")
     axes.set_ylabel(f"{title} on test ({'× 100' if 'correlation' in title else '%'})")
     axes.margins(y=0.12)
 
 
 def _sparse_below(points: list[Point]) -> float | None:
-    """The score below which few stand, far from the many: those would lie on top of each other on one scale."""
+    """Return the score below which only outliers lie, or None. On one scale, outliers would crowd the other points."""
     ordered = sorted(points, key=lambda p: -p.score.value)
     if len(ordered) < _MANY:
         return None
@@ -147,7 +155,7 @@ def _sparse_below(points: list[Point]) -> float | None:
 
 
 def _compress(axes: Axes, points: list[Point], below: float) -> None:
-    """A smaller scale below a score, so that what is above takes three quarters of the height."""
+    """Compress the scale below a score, so that the range above takes three quarters of the height."""
     import numpy as np
 
     high, low = 100 * max(p.score.high for p in points), 100 * min(p.score.low for p in points)
@@ -164,10 +172,10 @@ def _compress(axes: Axes, points: list[Point], below: float) -> None:
 
 
 def _ticks(axes: Axes, below: float | None) -> None:
-    """On round scores up to 100; fewer where the scale is smaller."""
+    """Set the ticks of the y axis to round scores up to 100, with fewer ticks on a compressed scale."""
     from matplotlib.ticker import MaxNLocator
 
-    low, high = axes.get_ylim()  # with the lines
+    low, high = axes.get_ylim()  # includes the horizontal lines
     if below is None:
         ticks = list(axes.get_yticks())
     else:
@@ -177,6 +185,7 @@ def _ticks(axes: Axes, below: float | None) -> None:
 
 
 def _legend(figure: Figure, categories: set[str]) -> None:
+    """Add a legend if the points have several categories."""
     from matplotlib.lines import Line2D
 
     if len(categories) > 1:
@@ -187,11 +196,14 @@ def _legend(figure: Figure, categories: set[str]) -> None:
         )
 
 
-def _lines(axes: Axes, found: Comparison) -> list[float]:
-    """Full fine-tuning dashed, and the best model without a transformer dotted; named at the edge. Their heights."""
-    full = next((row.score for row in found.rows if row.method["type"] == Full.name), None)
-    wanted = ((full, "--", "full fine-tuning"), (found.baseline_score, ":", "no BERT"))
-    lines = [(100 * score.value, style, name) for score, style, name in wanted if score is not None]
+def _lines(axes: Axes, comparison: Comparison) -> list[float]:
+    """Draw labelled lines for full fine-tuning (dashed) and the best model without a transformer (dotted).
+
+    Returns the heights of the lines.
+    """
+    full = next((row.score for row in comparison.rows if row.method["type"] == Full.name), None)
+    references = ((full, "--", "full fine-tuning"), (comparison.baseline_score, ":", "no BERT"))
+    lines = [(100 * score.value, style, name) for score, style, name in references if score is not None]
     for y, style, _ in lines:
         axes.axhline(y, linestyle=style, color=_GREY, linewidth=1, zorder=1)
     low, high = axes.get_ylim()
@@ -206,12 +218,13 @@ def _lines(axes: Axes, found: Comparison) -> list[float]:
 
 
 def _pixels(axes: Axes, left: float, right: float, bottom: float, top: float) -> Box:
+    """Convert a box from data coordinates to pixels."""
     (x0, y0), (x1, y1) = axes.transData.transform([(left, bottom), (right, top)])
     return Box(float(x0), float(y0), float(x1), float(y1))
 
 
 def _short(count: float) -> str:
-    """1,000 → 1 k, 22,713,216 → 22.7 M."""
+    """Format a count: 1,000 → 1 k, 22,713,216 → 22.7 M."""
     for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if count >= limit:
             return f"{count / limit:.3g}{unit}"

@@ -1,12 +1,12 @@
-"""Steps of many runs of one shape as passes of fixed shape, recorded once (a CUDA graph) and replayed.
+"""The stepper for GPUs: it records passes of fixed shape as CUDA graphs and replays them for many runs of one shape.
 
-A method that has weights of its own in place of the base's (full and sparse fine-tuning) has a stack of one slot, and
-another one in each of its phases.
+One pass takes one optimizer step of every active run. The host copies tokens and tables to fixed addresses. The
+recorded kernels then compute the frozen base in its own precision, each slot's tensors by grouped products, the losses,
+the gradients, and the optimizer step of all slots. The losses are read back asynchronously, and the host prepares the
+next pass meanwhile.
 
-All runs of a stack that have a batch take their step in one pass: its tokens and tables are copied to fixed addresses,
-the recorded kernels run (the frozen base in its own precision, each slot's tensors by grouped products, the losses, the
-gradients, the optimizer over all slots), and the losses come back when they are ready. The host prepares the next pass
-meanwhile.
+A method that replaces the base's weights (full and sparse fine-tuning) has a single slot, which is built anew for each
+of its phases.
 """
 
 from __future__ import annotations
@@ -38,56 +38,59 @@ from intarsia.train.stepper import RowPredictions
 from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses
 from intarsia.train.training_slots import TrainingSlots
 
-ALIGN = 32  # tokens of a tile; a slot's tokens begin at a multiple …
-WIDE_ALIGN, MANY = 64, 768  # … or of this, where a slot has so many in a step, or large adapters (wider products)
-SMALL_HEAD = 32  # outputs: smaller heads are padded to so many, larger ones to the next power of two
-ROW = 64  # a slot's parameters are padded to a multiple: kernels load several at once from such addresses alone
-TOKENS = 32768  # of a pass, in the mean; one with long texts may have twice as many
-EVALUATION = 16384  # tokens of a pass that only answers
+ALIGN = 32  # tokens per tile; each slot's tokens begin at a multiple of this number
+WIDE_ALIGN = 64  # the same for methods with wide products, and for slots with many tokens in a step
+MANY = 768  # tokens of a slot in a step, from which `WIDE_ALIGN` is used
+SMALL_HEAD = 32  # outputs; smaller heads are padded to this number, larger heads to the next power of two
+ROW = 64  # a slot's parameters are padded to a multiple of this number, because vector loads need aligned addresses
+TOKENS = 32768  # the target size of a pass; a pass with long texts may have twice as many tokens
+EVALUATION = 16384  # the number of tokens of a pass that only predicts
 
 
 def can_record(job: Job, encoder: Encoder) -> bool:
-    """Whether passes of this job can be recorded; the others are taken one by one, with the same results."""
+    """Return whether passes of this job can be recorded. Other jobs take eager steps, with the same results."""
     method, shape = job.method, encoder.shape
-    if method.changes_base and job.pooling == "pooler":  # the base's own, which is trained too
+    if method.changes_base and job.pooling == "pooler":  # the job also trains the base's pooler
         return False
     return (
         available()
-        and job.data.kind in (*KINDS, *TOKEN_KINDS)  # a head over all words is not in the passes
+        and job.data.kind in (*KINDS, *TOKEN_KINDS)  # recorded passes have no head over the vocabulary
         and encoder.dtype in (torch.float32, torch.bfloat16)
         and shape.recordable
         and method.recordable(shape)
-        and not method.touches_rows  # the head reads rows as they are pooled
+        and not method.touches_rows  # here the head reads the rows as pooled
         and job.settings.max_length <= LONGEST
-        and job.settings.trunk_dropout  # stored states are for other passes
+        and job.settings.trunk_dropout  # a cached trunk needs eager passes
     )
 
 
 def shape_key(job: Job) -> tuple[Any, ...]:
-    """Jobs of one key fit into one stack."""
+    """Return a key that is equal for jobs which fit into slots of one shape."""
     s = job.settings
-    read = (job.data.kind, s.max_length) if job.data.kind in TOKEN_KINDS else job.pooling
-    return str(to_dict(job.method.in_slots_of())), read, s.batch_size, s.adam, s.dropout, _outputs(job)
+    head_input = (job.data.kind, s.max_length) if job.data.kind in TOKEN_KINDS else job.pooling
+    return str(to_dict(job.method.in_slots_of())), head_input, s.batch_size, s.adam, s.dropout, _outputs(job)
 
 
 def _outputs(job: Job) -> int:
+    """Return the number of the head's outputs, with padding."""
     if job.data.kind in TOKEN_KINDS:
         return kind_for(job.data).outputs
-    if job.method.changes_base:  # alone in its stack
+    if job.method.changes_base:  # it shares its slots with no other job
         return 1 if job.data.kind == "score" else len(job.data.labels)
     return max(SMALL_HEAD, 1 << (max(1, len(job.data.labels)) - 1).bit_length())
 
 
 class GraphStepper:
-    """A stack of runs of one shape, and the passes recorded for them."""
+    """The training slots of runs of one shape, and the passes recorded for them."""
 
-    def __init__(self, job: Job, encoder: Encoder, wanted: int) -> None:
+    def __init__(self, job: Job, encoder: Encoder, requested_slots: int) -> None:
+        """`job`: the first job; later jobs must have its shape. If memory is short, there are fewer slots."""
         self.encoder, self.key = encoder, shape_key(job)
         self.method, self.pooling, self.settings = job.method.in_slots_of(), job.pooling, job.settings
         shape = encoder.shape
         self.reads_tokens = job.data.kind in TOKEN_KINDS
-        self.kind, self.wanted = job.data.kind, wanted
-        self.each, self.outputs = job.settings.batch_size, _outputs(job)
+        self.kind, self.requested_slots = job.data.kind, requested_slots
+        self.batch_size, self.outputs = job.settings.batch_size, _outputs(job)
         self.head_specs = head_specs(job, Head(self.outputs, "none" if self.reads_tokens else job.pooling), shape)
         first = self.method.phases(shape)[0]
         self.phase, self.kept = first.name, dict[str, Tensor]()
@@ -95,30 +98,30 @@ class GraphStepper:
         self.places = self.method.places(shape)
         self.passes = RecordedPasses()
         self.longest, self.align = ALIGN, 0
-        self.tokens = tokens_a_pass(encoder)  # once: what it takes itself must not count against it
-        self.most = 2 * self.tokens
+        self.tokens = tokens_a_pass(encoder)  # measured once, before this stepper itself takes memory
+        self.max_tokens = 2 * self.tokens
         self.pending: deque[tuple[Any, Tensor, list[tuple[Run, int]]]] = deque()
 
     def _build(self, phase: Phase) -> None:
-        """A stack for a phase's tensors and for heads."""
+        """Allocate slots for the tensors of a phase and for the heads."""
         encoder, exclusive = self.encoder, self.method.changes_base
         specs = {f"method.{k}": v for k, v in phase.specs.items()} | self.head_specs
         size = sum(spec.size for spec in specs.values())
         if not exclusive and (lacking := -size % ROW):
             specs["padding"] = Spec((lacking,), "zeros", trained=False)
-        # Where a phase's tensors are the weights as they are, nothing but their values in the base's precision is used.
+        # If the tensors of a phase are plain weights, only their values in the base's precision are used.
         whole = exclusive and not phase.exact and all(spec.parameter is not None for spec in phase.specs.values())
-        slots = 1 if exclusive else _slots(self.wanted, size, encoder)
+        slots = 1 if exclusive else _slots(self.requested_slots, size, encoder)
         self.training_slots = TrainingSlots(
             specs, slots, self.settings.adam, encoder, low_precision=whole or not exclusive
         )
         if self.reads_tokens:
             longest = self.settings.max_length
             self.heads: HeadLosses = TokenLosses(
-                self.kind, self.training_slots, encoder, self.each, self.outputs, longest
+                self.kind, self.training_slots, encoder, self.batch_size, self.outputs, longest
             )
         else:
-            self.heads = HeadLosses(self.training_slots, encoder, self.pooling, self.each, self.outputs)
+            self.heads = HeadLosses(self.training_slots, encoder, self.pooling, self.batch_size, self.outputs)
         self.low_precision = self.training_slots.slots.views(self.training_slots.low_precision)
         self.leaves = self.training_slots.leaves
         if whole:
@@ -126,26 +129,27 @@ class GraphStepper:
             self.leaves = self.leaves | own
 
     def slots_for(self, run: Run) -> TrainingSlots:
-        """What a run takes a slot of, in the phase that it enters: one that is alone here gets a new stack for it."""
+        """Return the training slots for the phase that a run enters; a run with several phases gets new slots."""
         if run.phase.name != self.phase or run.kept or self.kept:
-            self.passes.clear()  # they compute with what the last phase kept
+            self.passes.clear()  # they use the tensors kept from the last phase
             self.phase, self.kept = run.phase.name, run.kept
             self._build(run.phase)
         return self.training_slots
 
     def accepts(self, job: Job) -> bool:
+        """Return whether a job fits into these slots."""
         return shape_key(job) == self.key and can_record(job, self.encoder)
 
     def step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
-        """One optimizer step of each run on its own rows; in several passes where one would be too large."""
-        own = [int(run.tokens["train"].lengths[np.asarray(rows)].sum()) for run, rows in pairs]
-        parts = -(-sum(own) // self.most)
-        ends = np.minimum(np.cumsum(own) * parts // max(1, sum(own) + 1), parts - 1)  # parts of about one size
+        """Take one optimizer step of each run on its own rows, in several passes if one pass would be too large."""
+        sizes = [int(run.tokens["train"].lengths[np.asarray(rows)].sum()) for run, rows in pairs]
+        parts = -(-sum(sizes) // self.max_tokens)
+        part_of = np.minimum(np.cumsum(sizes) * parts // max(1, sum(sizes) + 1), parts - 1)  # parts of similar size
         with self._on_device():
             for part in range(parts):
-                some = [pair for pair, end in zip(pairs, ends, strict=True) if end == part]
-                if some:
-                    self._step(some)
+                in_part = [pair for pair, number in zip(pairs, part_of, strict=True) if number == part]
+                if in_part:
+                    self._step(in_part)
 
     def _on_device(self) -> AbstractContextManager[Any]:
         device = self.encoder.device
@@ -153,17 +157,17 @@ class GraphStepper:
 
     def _step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
         shares = [Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run)) for run, rows in pairs]
-        found = self._pass(shares, training=True)
-        found.tables.fill(shares)
+        recorded = self._pass(shares, training=True)
+        recorded.tables.fill(shares)
         self.heads.fill([(run, share.rows) for (run, _), share in zip(pairs, shares, strict=True)])
-        found.run()
+        recorded.run()
         losses, ready = self.heads.fetch()
         self.pending.append((ready, losses, [(run, run.slot) for run, _ in pairs]))
         for run, rows in pairs:
             run.advance(rows)
 
     def losses(self, *, wait: bool = False) -> Iterator[tuple[Run, float]]:
-        """Of the steps taken, as far as they are known by now (`wait`: of all); each once, in their order."""
+        """Yield the losses of the steps taken, each once and in order; without `wait`, only those already computed."""
         while self.pending:
             ready, losses, runs = self.pending[0]
             if ready is not None and not ready.query():
@@ -177,63 +181,63 @@ class GraphStepper:
 
     @torch.no_grad()
     def predict(self, runs: Sequence[Run], part: str) -> list[RowPredictions]:
-        """What each run says of each row of a part: probabilities (or scores), or those of each token."""
+        """Return each run's predictions for the rows of a part: probabilities or scores, per row or per token."""
         logits: list[list[Tensor]] = [[] for _ in runs]
         with self._on_device():
             for chunk in _chunks(runs, part):
                 shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
-                found = self._pass(shares, training=False)
-                found.tables.fill(shares)
-                states, at = found.run(), 0  # a vector a row, or a token
+                recorded = self._pass(shares, training=False)
+                recorded.tables.fill(shares)
+                states, at = recorded.run(), 0  # [rows or tokens, width]
                 for i, rows in chunk:
-                    own = int(runs[i].tokens[part].lengths[rows].sum()) if self.reads_tokens else len(rows)
-                    logits[i].append(runs[i].head_logits(states[at : at + own].float(), {}, None))
-                    at += aligned(own, self.align) if self.reads_tokens else own
-        return [
-            self._predictions(run, part, torch.cat(own)) for run, own in zip(runs, logits, strict=True)
-        ]  # waits here only
+                    count = int(runs[i].tokens[part].lengths[rows].sum()) if self.reads_tokens else len(rows)
+                    logits[i].append(runs[i].head_logits(states[at : at + count].float(), {}, None))
+                    at += aligned(count, self.align) if self.reads_tokens else count
+        # Only this last line waits for the GPU.
+        return [self._predictions(run, part, torch.cat(chunks)) for run, chunks in zip(runs, logits, strict=True)]
 
     def _predictions(self, run: Run, part: str, logits: Tensor) -> RowPredictions:
         predictions = run.task_kind.predictions(logits, run.tokens[part].segments if self.reads_tokens else [])
         return predictions if self.reads_tokens else np.stack(predictions)
 
     def _pass(self, shares: Sequence[Share], *, training: bool) -> RecordedPass:
+        """Return a recorded pass that is large enough for these shares."""
         longest = max(share.tokens.longest for share in shares)
-        own = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
+        sizes = [int(share.tokens.lengths[share.rows].sum()) for share in shares]
         if longest > self.longest or not self.align:
-            self.align = self.align or self._aligned_to(shares)
+            self.align = self.align or self._alignment(shares)
             self.longest = max(self.align, 1 << (longest - 1).bit_length())
             self.passes.clear()
-        size = fixed_size(sum(aligned(tokens, self.align) for tokens in own))
-        return self.passes.fitting(size, training, self._train_in if training else self._answer_in)
+        size = fixed_size(sum(aligned(tokens, self.align) for tokens in sizes))
+        return self.passes.fitting(size, training, self._training_pass if training else self._prediction_pass)
 
-    def _aligned_to(self, shares: Sequence[Share]) -> int:
+    def _alignment(self, shares: Sequence[Share]) -> int:
         if self.method.wide:
             return WIDE_ALIGN
         mean = np.mean([share.tokens.lengths.mean() for share in shares])
-        return WIDE_ALIGN if mean * self.each >= MANY else ALIGN
+        return WIDE_ALIGN if mean * self.batch_size >= MANY else ALIGN
 
-    def _train_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
-        tables = self._tables(size, self.training_slots.slots.capacity * self.each, self.each)
+    def _training_pass(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
+        tables = self._tables(size, self.training_slots.slots.capacity * self.batch_size, self.batch_size)
         return tables, lambda: self._train(tables)
 
-    def _answer_in(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
+    def _prediction_pass(self, size: int) -> tuple[DeviceTables, Callable[[], Any]]:
         tables = self._tables(size, size // 2, None)
-        return tables, lambda: self._answer(tables)
+        return tables, lambda: self._predict(tables)
 
-    def _tables(self, size: int, rows: int, each: int | None) -> DeviceTables:
+    def _tables(self, size: int, rows: int, batch_size: int | None) -> DeviceTables:
         return DeviceTables(
-            size, self.training_slots.slots.capacity, rows, each, self.align, self.longest, self.encoder.device
+            size, self.training_slots.slots.capacity, rows, batch_size, self.align, self.longest, self.encoder.device
         )
 
     def _forward(self, tables: DeviceTables, noise: DeviceNoise | None, leaves: dict[str, Tensor]) -> Tensor:
         low_precision = {k.removeprefix("method."): v for k, v in self.low_precision.items() if k.startswith("method.")}
-        runs = DeviceOwners(tables.layout(), low_precision)
-        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], runs)
+        owners = DeviceOwners(tables.layout(), low_precision)
+        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], owners)
         tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
         training, encoder = noise is not None, self.encoder
         if self.method.changes_base:
-            own = {name: tensor.squeeze(0) for name, tensor in tensors.items()}  # without a copy of its gradient
+            own = {name: tensor.squeeze(0) for name, tensor in tensors.items()}  # views: no copy of the gradient
             weights = self.method.weights(self.phase, encoder.shape, own, self.kept, encoder.weights, noise)
             weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
             return encoder.forward(batch, training=training, noise=noise, weights=weights)
@@ -263,14 +267,14 @@ class GraphStepper:
         )  # fmt: skip
 
     def _penalty(self, leaves: Mapping[str, Tensor], noise: DeviceNoise) -> Tensor | None:
-        """What the method adds to the loss."""
+        """Return the term that the method adds to the loss, or None."""
         if not self.method.changes_base:
             return None
         own = {k.removeprefix("method."): v.squeeze(0) for k, v in leaves.items() if k.startswith("method.")}
         return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights, noise)
 
     @torch.no_grad()
-    def _answer(self, tables: DeviceTables) -> Tensor:
+    def _predict(self, tables: DeviceTables) -> Tensor:
         from intarsia.kernels import rows
 
         states = self._forward(tables, None, {k: v.detach() for k, v in self.leaves.items()})
@@ -280,31 +284,34 @@ class GraphStepper:
 
 
 def tokens_a_pass(encoder: Encoder) -> int:
-    """More do not make a pass more efficient; or as many as half of the free memory holds."""
+    """Return the target size of a pass: `TOKENS`, or fewer if a quarter of the free memory does not hold them."""
     if encoder.device.type != "cuda":
         return TOKENS
     free, _ = torch.cuda.mem_get_info(encoder.device)
     shape, size = encoder.shape, encoder.dtype.itemsize
-    a_token = shape.layers * 24 * shape.width * size  # some two dozen vectors a layer are kept for the way back
-    return max(1024, min(TOKENS, int(free / 4 / a_token)))
+    token_bytes = shape.layers * 24 * shape.width * size  # backward needs about two dozen vectors per layer
+    return max(1024, min(TOKENS, int(free / 4 / token_bytes)))
 
 
-def _slots(wanted: int, size: int, encoder: Encoder) -> int:
-    """As many as asked for, or as a third of the free memory holds: a slot is some seven rows of floats."""
+def _slots(requested: int, size: int, encoder: Encoder) -> int:
+    """Return the number of slots: as requested, or fewer if a third of the free memory does not hold them.
+
+    A slot takes about seven float32 rows of `size` parameters: weights, gradient, optimizer state and copies.
+    """
     if encoder.device.type != "cuda":
-        return wanted
+        return requested
     free, _ = torch.cuda.mem_get_info(encoder.device)
-    return max(1, min(wanted, int(free / 3 / (size * 28))))
+    return max(1, min(requested, int(free / 3 / (size * 28))))
 
 
 def _seed(run: Run) -> int:
-    """Of the dropout of a run's next step: its own, whatever else is in the pass."""
+    """Return the dropout seed of a run's next step. It does not depend on the other runs in the pass."""
     digest = hashlib.blake2b(f"{run.job.settings.seed} {run.state.step}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def _chunks(runs: Sequence[Run], part: str) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """The rows of all runs, in passes of `EVALUATION` tokens: (which run, its rows), a run once in each."""
+    """Split the rows of all runs into passes of `EVALUATION` tokens; yield lists of (index of the run, its rows)."""
     chunk: list[tuple[int, np.ndarray]] = []
     room = EVALUATION
     for i, run in enumerate(runs):

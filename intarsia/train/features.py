@@ -18,11 +18,11 @@ from intarsia.train.trunk import free_disk, states_key
 
 TOKENS_A_PASS = 4096
 
-Reading = Callable[[float, float], None]  # called with (share of the texts that are read, seconds left)
+ReadingProgress = Callable[[float, float], None]  # called with (share of the texts that are read, seconds left)
 
 
 def pooled_states(
-    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, report: Reading | None = None
+    encoder: Encoder, tokens: Tokens, pooling: Pooling, cache: Path | None, report: ReadingProgress | None = None
 ) -> Tensor:
     """Return the pooled states of every layer for each text, [texts, layers, d].
 

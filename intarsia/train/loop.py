@@ -79,18 +79,18 @@ def train(
     With a `state_file`, a checkpoint is written every `save_every` seconds and at the end of each epoch. If the file
     exists, training resumes from it. On a CPU a resumed run ends with the same weights as an uninterrupted run.
     """
-    found: list[Trained | IntarsiaError] = []
+    results: list[Trained | IntarsiaError] = []
     train_together(
         [job],
         encoder,
         together=1,
         state_file=lambda _: state_file,
-        done=lambda _, result: found.append(result),
+        done=lambda _, result: results.append(result),
         watch=watch,
         save_every=save_every,
         trunk=trunk or TrunkCache(encoder, None if state_file is None else state_file.parent),
     )
-    (result,) = found
+    (result,) = results
     if isinstance(result, IntarsiaError):
         raise result
     return result
@@ -103,7 +103,7 @@ def train_together(
     done: Done,
     together: int | None = None,
     score_test: bool = False,
-    wanted: Callable[[Job], bool] = lambda _: True,
+    needed: Callable[[Job], bool] = lambda _: True,
     state_file: StateFile = lambda _: None,
     watch: Watch | None = None,
     save_every: float = 15.0,
@@ -115,18 +115,18 @@ def train_together(
     affected. Jobs that change the base, or learn from stored states, run one at a time.
 
     `jobs` is read when slots become free, so it may be a queue that other code fills or empties. Its length hint limits
-    the number of training slots. `wanted` is called right before a job takes its slot; a job that another process has
-    finished meanwhile is skipped. With `score_test`, the best checkpoint of each job is also scored on the test part;
-    this score selects nothing.
+    the number of training slots. `needed` is called right before a job takes its slot and returns whether to train it;
+    another process may have finished the job meanwhile. With `score_test`, the best checkpoint of each job is also
+    scored on the test part; this score selects nothing.
 
     `trunk` caches the outputs of the lower layers for jobs without dropout there (None: in memory only). It is empty
     when all jobs have ended. Feature-based jobs store the base's states in its folder, and these files remain.
     """
-    queue = _Queue(jobs, wanted)
+    queue = _Queue(jobs, needed)
     trunk = trunk or TrunkCache(encoder)
     scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
     active_jobs: dict[Run, ActiveJob] = {}
-    saving, tidy, shares = _Saving(save_every), MemoryTrim(), TimeShares()
+    saving, trim_memory, shares = _Saving(save_every), MemoryTrim(), TimeShares()
 
     def ended(job: Job, result: Trained | IntarsiaError) -> None:
         done(job, result)
@@ -135,12 +135,12 @@ def train_together(
     admitted = 1  # the number of active jobs at the last read of the queue, which is read again when a job has left
     with _Interrupts() as interrupts:
         while True:
-            one_left = len(active_jobs) < admitted
-            while one_left and scheduler.room(active_jobs):
+            job_ended = len(active_jobs) < admitted
+            while job_ended and scheduler.room(active_jobs):
                 if (job := queue.next(scheduler.accepts(active_jobs))) is None:
                     break
-                run = scheduler.run(job, active_jobs, _Reading(job, watch, interrupts))
-                active_job = ActiveJob(run, state_file(job), watch, scheduler.tell_every)
+                run = scheduler.run(job, active_jobs, _ReadingReport(job, watch, interrupts))
+                active_job = ActiveJob(run, state_file(job), watch, scheduler.report_every)
                 active_jobs[active_job.run] = active_job
                 shares.charge({active_job.run: 1.0})
             admitted = len(active_jobs)
@@ -156,8 +156,8 @@ def train_together(
             shares.charge({run: active_job.tokens_a_step for run, active_job in active_jobs.items()})
             _note(scheduler.stepper.losses(), active_jobs, ended)
             if encoder.device.type == "cpu":
-                tidy()
-            if saving.due(active_jobs.values()) or interrupts.wanted:
+                trim_memory()
+            if saving.due(active_jobs.values()) or interrupts.requested:
                 _note(scheduler.stepper.losses(wait=True), active_jobs, ended)
                 saving.save(active_jobs.values())
             interrupts.obey()
@@ -170,11 +170,11 @@ def _end_epochs(
 ) -> None:
     """Score the runs whose epoch is over; remove the runs that have ended or whose predictions are not finite."""
     ended = [active_job for active_job in active_jobs.values() if active_job.epoch_over()]
-    over = []
+    over = []  # runs that have ended
     runs = [active_job.run for active_job in ended]
-    answers = scheduler.stepper.predict(runs, "dev")
+    dev_predictions = scheduler.stepper.predict(runs, "dev")
     shares.charge({run: tokens_in(run, "dev") for run in runs})
-    for active_job, predictions in zip(ended, answers, strict=True):
+    for active_job, predictions in zip(ended, dev_predictions, strict=True):
         if not _finite(predictions):
             _leave(active_job.run, active_jobs)
             done(active_job.run.job, active_job.run.diverged(None))
@@ -209,8 +209,8 @@ def _test_scores(runs: list[Run], scheduler: Scheduler) -> dict[Run, dict[str, f
         run.take_best()
     predictions = scheduler.stepper.predict(tested, "test") if tested else []
     return {
-        run: {metric: run.score("test", answer, metric=metric) for metric in {run.metric, *run.task_kind.reported}}
-        for run, answer in zip(tested, predictions, strict=True)
+        run: {metric: run.score("test", rows, metric=metric) for metric in {run.metric, *run.task_kind.reported}}
+        for run, rows in zip(tested, predictions, strict=True)
     }
 
 
@@ -230,21 +230,22 @@ def _note(losses: Iterable[tuple[Run, float]], active_jobs: dict[Run, ActiveJob]
 class _Queue:
     """The jobs in their order; jobs that cannot share a pass with the active jobs wait."""
 
-    def __init__(self, jobs: Iterable[Job], wanted: Callable[[Job], bool]) -> None:
-        self.jobs, self.wanted, self.waiting = iter(jobs), wanted, list[Job]()
+    def __init__(self, jobs: Iterable[Job], needed: Callable[[Job], bool]) -> None:
+        self.jobs, self.needed, self.waiting = iter(jobs), needed, list[Job]()
 
     def next(self, accepts: Callable[[Job], bool]) -> Job | None:
+        """Return the next job that is accepted and needed, or None. Jobs that are not accepted now wait."""
         waiting, self.waiting = self.waiting, []
         for i, job in enumerate(waiting):
             if not accepts(job):
                 self.waiting.append(job)
-            elif self.wanted(job):
+            elif self.needed(job):
                 self.waiting += waiting[i + 1 :]
                 return job
         for job in self.jobs:
             if not accepts(job):
                 self.waiting.append(job)
-            elif self.wanted(job):
+            elif self.needed(job):
                 return job
         return None
 
@@ -257,6 +258,7 @@ class _Saving:
         self.took: float | None = None  # seconds of the last save
 
     def due(self, active_jobs: Iterable[ActiveJob]) -> bool:
+        """Return whether the interval is over and a save is cheap."""
         return time.monotonic() - self.last > self.every and self.cheap(active_jobs)
 
     def cheap(self, active_jobs: Iterable[ActiveJob]) -> bool:
@@ -265,6 +267,7 @@ class _Saving:
         return self.every == 0 or time.monotonic() - self.last > 20 * took
 
     def save(self, active_jobs: Iterable[ActiveJob]) -> None:
+        """Write the checkpoints of all active jobs."""
         began = time.monotonic()
         for active_job in active_jobs:
             active_job.save()
@@ -275,24 +278,26 @@ class _Saving:
 class ActiveJob:
     """An active job: its run, its position in the epoch, and its checkpoint file."""
 
-    def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, tell_every: float = 0.0) -> None:
+    def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, report_every: float = 0.0) -> None:
         self.state_file, self.run = state_file, run
         if state_file is not None and (stored := checkpoint.read(state_file)) is not None:
             run.resume(*stored)
-        self.clock = _Clock(run, watch, tell_every)
+        self.clock = _Clock(run, watch, report_every)
         self.epoch = len(run.state.history)
         self.batches = self._batches()
-        self.tokens_a_step = tokens_in(run, "train") / run.steps_an_epoch  # in the mean
+        self.tokens_a_step = tokens_in(run, "train") / run.steps_an_epoch  # on average
 
     def _batches(self) -> list[list[int]]:
         s = self.run.job.settings
         return epoch_batches(self.run.tokens["train"].lengths, s.batch_size, s.seed, self.epoch)
 
     def epoch_over(self) -> bool:
+        """Return whether all batches of the epoch have been trained on."""
         # A run that resumes at the end of its last phase has `phase_done` before its first step.
         return self.run.phase_done or self._step() >= len(self.batches)
 
     def _step(self) -> int:
+        """Return the number of steps taken in this epoch."""
         return self.run.state.step - self.epoch * self.run.steps_an_epoch
 
     def end_epoch(self, predictions: RowPredictions) -> bool:
@@ -316,6 +321,7 @@ class ActiveJob:
         return 0 if self.state_file is None else 16 * self.run.best.numel()
 
     def next_rows(self) -> list[int]:
+        """Return the rows of the next batch."""
         return self.batches[self._step()]
 
     def save(self) -> None:
@@ -328,7 +334,7 @@ class _Interrupts:
     """Delays Ctrl-C until the step is complete and saved, because a checkpoint must not contain half a step."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.requested = False
         self.previous: Any = None
 
     def __enter__(self) -> _Interrupts:
@@ -341,16 +347,17 @@ class _Interrupts:
             signal.signal(signal.SIGINT, self.previous)
 
     def _note(self, *_: object) -> None:
-        if self.wanted:
+        if self.requested:
             raise KeyboardInterrupt  # a second Ctrl-C interrupts immediately
-        self.wanted = True
+        self.requested = True
 
     def obey(self) -> None:
-        if self.wanted:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
+        if self.requested:
             raise KeyboardInterrupt
 
 
-class _Reading:
+class _ReadingReport:
     """Reports to the watcher how many of a job's texts the base has read.
 
     Ctrl-C takes effect between passes; the states of completed passes are stored.
@@ -358,14 +365,14 @@ class _Reading:
 
     def __init__(self, job: Job, watch: Watch | None, interrupts: _Interrupts) -> None:
         self.job, self.watch, self.interrupts = job, watch, interrupts
-        self.told: float | None = None
+        self.reported: float | None = None
 
     def __call__(self, share: float, left: float) -> None:
         self.interrupts.obey()
         now = time.monotonic()
-        self.told = self.told or now  # a short computation is not reported
-        if self.watch is not None and now - self.told > 0.5:
-            self.told = now
+        self.reported = self.reported or now  # a short computation is not reported
+        if self.watch is not None and now - self.reported > 0.5:
+            self.reported = now
             self.watch(
                 Progress(
                     self.job,
@@ -390,7 +397,7 @@ class _Clock:
     def __init__(self, run: Run, watch: Watch | None, every: float) -> None:
         """`every`: the minimum seconds between two reports."""
         self.run, self.watch = run, watch
-        self.every, self.told = every, 0.0
+        self.every, self.reported = every, 0.0
         self.before, self.began = run.state.seconds, time.monotonic()
         self.tokens_before, self.resumed_at = run.state.tokens, run.state.step
         self.losses: list[float] = []
@@ -405,14 +412,15 @@ class _Clock:
         return mean
 
     def tick(self, epoch: int, loss: float) -> None:
+        """Record the loss of a step; report the progress if the last report is `every` seconds old."""
         self.losses.append(loss)
         now = time.monotonic()
-        if self.watch is None or now - self.told < self.every:
+        if self.watch is None or now - self.reported < self.every:
             return
-        self.told = now
-        run, here = self.run, now - self.began
+        self.reported = now
+        run, elapsed = self.run, now - self.began
         state = run.state
-        a_step = here / (state.step - self.resumed_at)
+        step_seconds = elapsed / (state.step - self.resumed_at)
         self.watch(
             Progress(
                 job=run.job,
@@ -423,8 +431,8 @@ class _Clock:
                 loss=float(np.mean(self.losses[-20:])),
                 metric=run.metric,
                 validation=state.history[-1].get(run.metric) if state.history else None,
-                tokens_per_second=(state.tokens - self.tokens_before) / here,
-                seconds_left=a_step * (run.steps - state.step),
+                tokens_per_second=(state.tokens - self.tokens_before) / elapsed,
+                seconds_left=step_seconds * (run.steps - state.step),
                 resumed_at=self.resumed_at,
             )
         )

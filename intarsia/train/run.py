@@ -28,7 +28,7 @@ from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import check_choosing, default_metric
 from intarsia.tasks.task_kind import TaskKind
 from intarsia.train import checkpoint
-from intarsia.train.features import Reading, pooled_states
+from intarsia.train.features import ReadingProgress, pooled_states
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
 from intarsia.train.tokens import Tokenizer
@@ -94,9 +94,9 @@ class Run:
         tokenizer: Tokenizer | None = None,
         slots_for: Callable[[Run], TrainingSlots] | None = None,
         trunk: TrunkCache | None = None,
-        tell: Reading | None = None,
+        report: ReadingProgress | None = None,
     ) -> None:
-        """`cache`: the folder for stored states; `tell` is called while they are computed. `slots_for` returns the
+        """`cache`: the folder for stored states; `report` is called while they are computed. `slots_for` returns the
         training slots from which the run takes its slot in each phase; None: the run creates a slot of its own."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
@@ -106,7 +106,7 @@ class Run:
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
-        self.cache, self.tell = cache, tell
+        self.cache, self.report = cache, report
         self.trunk, self.trunk_layer = trunk or TrunkCache(encoder), trunk_layer(job, shape)
         self.stored_states: dict[str, Tensor] = {}
         began = time.monotonic()
@@ -175,7 +175,7 @@ class Run:
         """Return the frozen base's pooled states of a part, computed once, for methods that learn from them."""
         if part not in self.stored_states:
             self.stored_states[part] = pooled_states(
-                self.encoder, self.tokens[part], self.job.pooling, self.cache, self.tell
+                self.encoder, self.tokens[part], self.job.pooling, self.cache, self.report
             )
         return self.stored_states[part]
 

@@ -1,8 +1,8 @@
-"""The runner: trains the jobs that have no stored result, in shared passes, and stores each result when its job ends.
+"""The runner: it trains the jobs that have no stored result, in shared passes, and stores each result when a job ends.
 
-Sweeps, comparisons and the paper's experiments are the same runner with different result stores. A store decides where
-a result lies, what is measured when a job ends, and whether a job has a result already. The runner keeps the state of
-the jobs under way: a queue that was killed goes on when it is run again.
+Sweeps, comparisons and the paper's experiments use the same runner with different result stores. A store decides where
+results are stored, what is measured when a job ends, and whether a job already has a result. The runner keeps the
+checkpoints of the active jobs, so that a killed queue resumes when it is run again.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ from intarsia.train.trunk import TrunkCache
 
 
 class RunnerResult(Protocol):
-    """What every store knows of a job that ended."""
+    """The values that every store holds for an ended job."""
 
     @property
-    def dev(self) -> float | None: ...  # the best validation score; None: the job failed …
+    def dev(self) -> float | None: ...  # the best validation score; None if the job failed
     @property
-    def reason(self) -> str | None: ...  # … and why
+    def reason(self) -> str | None: ...  # the reason of the failure
     @property
     def seconds(self) -> float: ...
 
 
 class ResultStore(Protocol):
-    """Where the results of a queue lie."""
+    """Stores the results of a queue."""
 
     def find(self, job: Job, key: str) -> RunnerResult | None:
-        """The stored result of a job. It is asked for at the start, and again before the job takes a slot: another
-        process may have stored it meanwhile."""
+        """Return the stored result of a job, or None.
+
+        The runner calls this at the start and again before the job takes a slot, because another process may have
+        stored the result meanwhile.
+        """
 
     def add(self, job: Job, key: str, outcome: Trained | IntarsiaError) -> RunnerResult:
-        """Measure a job that has just ended, and store its result in one atomic write."""
+        """Measure a job that has just ended, store its result in one atomic write, and return it."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class JobResult:
     key: str
     method: dict[str, Any]
     settings: dict[str, Any]
-    dev: float | None  # None: the job diverged …
-    reason: str | None  # … and why
+    dev: float | None  # None if the job diverged
+    reason: str | None  # the reason of the failure
     best_epoch: int = 0
     steps: int = 0
     seconds: float = 0.0
-    test: float | None = None  # where every job is scored on the test part; the selection ignores it
+    test: float | None = None  # only if every job is scored on the test part; the selection ignores it
 
     @classmethod
     def of(cls, job: Job, key: str, outcome: Trained | IntarsiaError) -> JobResult:
@@ -76,7 +79,7 @@ class JobResult:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job of the queue, and what it costs relative to the others."""
+    """A job of the queue, and its cost relative to the other jobs."""
 
     key: str
     job: Job
@@ -85,9 +88,9 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class RunnerEvent:
-    """What a watcher is told: first all jobs (`planned`), then a step of a job (`progress`) or its `result`.
+    """An event for the watcher: first all jobs (`planned`), then steps of a job (`progress`) and its `result`.
 
-    Results that were `stored` before come right after the plan, or later where another process has stored them.
+    Results that were already `stored` follow the plan immediately, or come later if another process stores them.
     """
 
     planned: Sequence[PlannedJob] | None = None
@@ -99,31 +102,31 @@ class RunnerEvent:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many jobs each task has."""
-        return Counter(one.job.name for one in self.planned or ())
+        """The number of jobs of each task."""
+        return Counter(planned.job.name for planned in self.planned or ())
 
 
 RunnerWatch = Callable[[RunnerEvent], None]
-StateFileOf = Callable[[str], Path]  # by the job's key
+StateFileOf = Callable[[str], Path]  # maps a job's key to its checkpoint file
 
 
-def letters_read(job: Job) -> float:
-    """The cost of a job as far as its data and epochs decide it."""
+def characters_read(job: Job) -> float:
+    """Return the cost of a job, estimated from its data and epochs: the number of characters that it reads."""
     return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)
 
 
-def both(watch: Watch | None, events: RunnerWatch | None) -> RunnerWatch | None:
-    """One watcher of the runner: `watch` is told the training steps alone, `events` everything."""
+def join_watchers(watch: Watch | None, events: RunnerWatch | None) -> RunnerWatch | None:
+    """Join two watchers of the runner: `watch` gets the progress of training steps only, `events` gets every event."""
     if watch is None:
         return events
 
-    def told(event: RunnerEvent) -> None:
+    def notify(event: RunnerEvent) -> None:
         if event.progress is not None:
             watch(event.progress)
         if events is not None:
             events(event)
 
-    return told
+    return notify
 
 
 class Runner:
@@ -136,34 +139,35 @@ class Runner:
         folder: Path,
         results: ResultStore,
         *,
-        cost: Callable[[Job], float] = letters_read,
+        cost: Callable[[Job], float] = characters_read,
         state_file: StateFileOf | None = None,
         watch: RunnerWatch | None = None,
     ) -> None:
-        """`folder` holds the cached states of the trunk and, in a folder a job, the state of the jobs under way;
-        `state_file` names another place for a job's state. Jobs that would end with the same weights run once."""
+        """`folder` holds the trunk's cached states, and one subfolder per active job with its checkpoint. `state_file`
+        gives another path for a job's checkpoint. Jobs with equal keys would end with equal weights and run once."""
         self.encoder, self.folder, self.results = encoder, folder, results
         self.state_file = state_file or (lambda key: folder / key / "state.safetensors")
         self.watched, self.watch = watch is not None, watch or (lambda _: None)
-        found = {job.key(encoder.fingerprint): job for job in jobs}
-        self.planned = sorted((PlannedJob(key, job, cost(job)) for key, job in found.items()), key=_place)
-        self.keys = {id(one.job): one.key for one in self.planned}  # the loop hands the same objects back
+        distinct = {job.key(encoder.fingerprint): job for job in jobs}
+        self.planned = sorted((PlannedJob(key, job, cost(job)) for key, job in distinct.items()), key=_sort_key)
+        self.keys = {id(planned.job): planned.key for planned in self.planned}  # the loop returns the same objects
         self.ended: dict[str, RunnerResult] = {}
 
     def run(self, together: int | None = None, *, score_test: bool = False) -> dict[str, RunnerResult]:
-        """Train the jobs that have no result; return the results of all jobs, by key.
+        """Train the jobs that have no result; return the results of all jobs by key.
 
-        `together`: how many jobs share a pass (None: as many as fit). `score_test`: score each job on the test part.
+        `together`: the number of jobs that share a pass (None: as many as fit). `score_test`: also score each job on
+        the test part.
         """
         self.watch(RunnerEvent(planned=self.planned))
-        left = [one.job for one in self.planned if not self._is_stored(one.job)]
+        missing = [planned.job for planned in self.planned if not self._is_stored(planned.job)]
         train_together(
-            left,
+            missing,
             self.encoder,
             together=together,
             score_test=score_test,
             done=self._done,
-            wanted=self._wanted,
+            needed=self._needed,
             state_file=self._state_file,
             watch=self._step if self.watched else None,
             trunk=TrunkCache(self.encoder, self.folder),
@@ -171,15 +175,15 @@ class Runner:
         return self.ended
 
     def _is_stored(self, job: Job) -> bool:
-        """Whether the job has a stored result; if so, tell the watcher."""
+        """Return whether the job has a stored result, and report this result to the watcher."""
         key = self.keys[id(job)]
         if (result := self.results.find(job, key)) is None:
             return False
-        self._tell(job, key, result, stored=True)
+        self._report(job, key, result, stored=True)
         return True
 
-    def _wanted(self, job: Job) -> bool:
-        """Whether a job that may take a slot now is to be trained."""
+    def _needed(self, job: Job) -> bool:
+        """Return whether to train a job that may take a slot now: it has no result, and its settings are valid."""
         if self._is_stored(job):
             return False
         try:
@@ -195,10 +199,10 @@ class Runner:
     def _done(self, job: Job, outcome: Trained | IntarsiaError) -> None:
         key = self.keys[id(job)]
         result = self.results.add(job, key, outcome)
-        self._remove_state(key)  # only now: after a kill while the result is measured, the state is still there
-        self._tell(job, key, result)
+        self._remove_state(key)  # only now: if the process is killed while it measures, the job can still resume
+        self._report(job, key, result)
 
-    def _tell(self, job: Job, key: str, result: RunnerResult, *, stored: bool = False) -> None:
+    def _report(self, job: Job, key: str, result: RunnerResult, *, stored: bool = False) -> None:
         self.ended[key] = result
         self.watch(RunnerEvent(job=job, key=key, result=result, stored=stored))
 
@@ -209,14 +213,17 @@ class Runner:
 
     def _remove_state(self, key: str) -> None:
         path = self.state_file(key)
-        if path.parent.name == key:  # a folder of this job alone
+        if path.parent.name == key:  # the folder belongs to this job only
             shutil.rmtree(path.parent, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 
 
-def _place(one: PlannedJob) -> tuple[bool, str, float]:
-    """The longest jobs come first, so that no slot waits for a long job at the end. Jobs that cannot share a pass come
-    last, method by method: the recorded passes of a method serve several tasks."""
-    exclusive = is_exclusive(one.job.method)
-    return exclusive, str(one.job.method) if exclusive else "", -one.cost
+def _sort_key(planned: PlannedJob) -> tuple[bool, str, float]:
+    """Return the sort key of the queue.
+
+    The longest jobs come first, so that the last pass is not left with one long job. Jobs that cannot share a pass
+    come last and are grouped by method, because all tasks reuse the recorded passes of a method.
+    """
+    exclusive = is_exclusive(planned.job.method)
+    return exclusive, str(planned.job.method) if exclusive else "", -planned.cost

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from intarsia.encoder.encoder import Encoder
-from intarsia.train.features import Reading
+from intarsia.train.features import ReadingProgress
 from intarsia.train.job import Job
 from intarsia.train.run import Run, is_exclusive
 from intarsia.train.step import Eager
@@ -21,7 +21,7 @@ MOST_ACTIVE = 64  # the default number of training slots on a GPU
 TOKENS_A_PASS = 4096.0  # on a CPU, larger passes are not faster per token
 
 
-CHEAP = 16384  # tokens: on a GPU a pass of this size takes only a few times as long as the smallest pass
+CHEAP = 16384  # tokens; on a GPU a pass of this size takes only a few times as long as the smallest pass
 
 
 def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
@@ -36,8 +36,8 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
     if not all(can_record(job, encoder) for job in jobs):
         return False
     data, settings = jobs[0].data, jobs[0].settings
-    letters = sum(len(e.text) + len(e.pair or "") for e in data.train) / len(data.train)
-    tokens = min(settings.max_length, 2 + letters / 4)  # a rough estimate for one example
+    characters = sum(len(e.text) + len(e.pair or "") for e in data.train) / len(data.train)
+    tokens = min(settings.max_length, 2 + characters / 4)  # a rough estimate for one example
     return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
@@ -56,7 +56,7 @@ class Scheduler:
         self.stepper: Stepper = Eager()
 
     @property
-    def tell_every(self) -> float:
+    def report_every(self) -> float:
         """Seconds between two progress reports of a run. Recorded steps are too fast to report each of them."""
         return 0.0 if self._recorded() is None else 0.5
 
@@ -79,7 +79,7 @@ class Scheduler:
         )
 
     def _same_dropout(self, job: Job, other: Job) -> bool:
-        """Return whether both jobs have dropout in the same layers; all rows of a pass must have."""
+        """Return whether both jobs have dropout in the same layers; all rows of a pass must have it there."""
         if job.settings.trunk_dropout or not job.settings.dropout or job.method == other.method:
             return True
         return trunk_layer(job, self.encoder.shape) == trunk_layer(other, self.encoder.shape)
@@ -98,21 +98,22 @@ class Scheduler:
         tokens = sum(run.tokens["train"].lengths.sum() / run.steps_an_epoch for run in active_jobs)
         return bool(tokens * (len(active_jobs) + 1) / len(active_jobs) <= self._tokens_a_pass())
 
-    def run(self, job: Job, active_jobs: Mapping[Run, Any], tell: Reading | None = None) -> Run:
-        """Start a run for a job; `tell` is called while the base computes the stored states of a feature-based job."""
+    def run(self, job: Job, active_jobs: Mapping[Run, Any], report: ReadingProgress | None = None) -> Run:
+        """Start and return a run for a job. `report` is called while the base computes a feature-based job's states."""
         if not active_jobs:
             self.stepper = self._stepper(job)
         recorded = self._recorded()
         slots_for = None if recorded is None else recorded.slots_for
         run = Run(
             job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, slots_for=slots_for, trunk=self.trunk,
-            tell=tell,
+            report=report,
         )  # fmt: skip
         runs = (*active_jobs, run)
         self.trunk.expect([r.tokens for r in runs], {r.trunk_layer for r in runs})
         return run
 
     def _stepper(self, job: Job) -> Stepper:
+        """Return the stepper for a job; the last stepper is reused if the job fits into its slots."""
         recorded = self._recorded()
         if recorded is not None and self._records(job) and recorded.accepts(job):
             return recorded
@@ -139,9 +140,11 @@ class Scheduler:
         return can_record(job, self.encoder)
 
     def _recorded(self) -> Any:
+        """Return the stepper if it records passes, else None."""
         return None if isinstance(self.stepper, Eager) else self.stepper
 
     def _tokens_a_pass(self) -> float:
+        """Return the target size of a pass, in tokens."""
         if self.encoder.device.type != "cuda":
             return TOKENS_A_PASS
         if (recorded := self._recorded()) is not None:

@@ -220,7 +220,7 @@ def test_a_full_disk_is_no_fault_of_the_method(
         ({"epochs": 0}, "epochs"),
         ({"pooling": "max"}, "mean, cls"),
         ({"no_bert": 0}, "minutes"),
-        ({"folder": __file__}, "cannot be made"),
+        ({"folder": __file__}, "Cannot create the folder"),
     ],
 )
 def test_bad_input_is_refused_before_training(
@@ -258,7 +258,7 @@ def test_the_search_without_bert_is_stored_too(
 def test_two_processes_do_not_share_a_folder(encoder: Encoder, task: TaskData, tmp_path: Path) -> None:
     from filelock import FileLock
 
-    with FileLock(tmp_path / ".lock"), pytest.raises(IntarsiaError, match="another process"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(IntarsiaError, match="Another process"):
         compare(task, ["lora"], encoder=encoder, folder=tmp_path, **RECIPE)
 
 
@@ -325,7 +325,7 @@ def test_a_figure_says_what_its_bars_are(encoder: Encoder) -> None:
     assert title(1, 1) == "bars: 95 % bootstrap interval" and title(1, 1, low=0.0) == "1 seed"
     assert title(3, 3) == "bars: standard error over 3 seeds"
     assert title(1, 3, low=0.0) == "bars: standard error over up to 3 seeds"  # no bar where there is one seed
-    assert title(1, 3) == "bars: standard error over up to 3 seeds, of one seed 95 % bootstrap interval"
+    assert title(1, 3) == "bars: standard error over up to 3 seeds, for one seed 95 % bootstrap interval"
 
 
 def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None:

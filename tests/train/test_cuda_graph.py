@@ -107,7 +107,7 @@ def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
     encoder = tiny_with_words().to(DEVICE)
     one, rows = job(0, method), [0, 1, 2, 3]
     recorded = GraphStepper(one, encoder, 1)
-    run, other = Run(one, encoder, stack=recorded.stack_for), Run(one, encoder)
+    run, other = Run(one, encoder, slots_for=recorded.slots_for), Run(one, encoder)
     recorded.step([(run, rows)])
     ((_, loss),) = recorded.losses(wait=True)
     assert loss == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
@@ -399,7 +399,7 @@ def test_a_step_too_large_for_one_pass_is_taken_in_several() -> None:
     encoder = tiny_with_words().to(DEVICE)
     jobs = [job(0, LayerNorms(), seed=s) for s in range(3)]
     recorded = GraphStepper(jobs[0], encoder, 3)
-    recorded.most = 8
+    recorded.max_tokens = 8
     runs, alone = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs], [Run(j, encoder) for j in jobs]
     recorded.step([(run, [0, 1, 2]) for run in runs])
     losses = dict(recorded.losses(wait=True))

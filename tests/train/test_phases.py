@@ -201,9 +201,9 @@ def test_an_interrupted_reading_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Run(job(Features()), encoder(), cache=tmp_path, tell=stop)
+        Run(job(Features()), encoder(), cache=tmp_path, report=stop)
     assert 0 < shares[0] < shares[1] < shares[2] < 1 and len(read) == passes + 3
-    again = Run(job(Features()), encoder(), cache=tmp_path, tell=lambda *told: shares.append(told[0]))
+    again = Run(job(Features()), encoder(), cache=tmp_path, report=lambda *progress: shares.append(progress[0]))
     assert len(read) == 2 * passes and shares[-1] == 1.0  # what was read before was not read again
     assert all(torch.equal(again.stored_states[part], whole[part]) for part in whole)
 

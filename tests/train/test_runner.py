@@ -16,7 +16,7 @@ from intarsia.train import loop
 from intarsia.train.checkpoint import read
 from intarsia.train.job import Job, Settings
 from intarsia.train.run import Trained
-from intarsia.train.runner import JobResult, Runner, RunnerEvent, both, letters_read
+from intarsia.train.runner import JobResult, Runner, RunnerEvent, characters_read, join_watchers
 from tests.support.families import opinions, tiny_with_words
 
 
@@ -68,7 +68,7 @@ def test_events_come_in_order(encoder: Encoder, tmp_path: Path) -> None:
         BitFit(),
         Full(),
     ]
-    assert [one.cost for one in planned] == [letters_read(one.job) for one in planned]
+    assert [one.cost for one in planned] == [characters_read(one.job) for one in planned]
     assert seen[1].stored and seen[1].key == known and seen[1].result is results.found[known]
     for one in planned:
         own = [event for event in seen[1:] if event.key == one.key]
@@ -157,8 +157,8 @@ def test_a_state_written_before_has_its_own_time(tmp_path: Path) -> None:
 
 def test_two_kinds_of_watchers() -> None:
     steps, events = list[Any](), list[RunnerEvent]()
-    assert both(None, None) is None and both(None, events.append) is not None
-    watch = both(steps.append, events.append)
+    assert join_watchers(None, None) is None and join_watchers(None, events.append) is not None
+    watch = join_watchers(steps.append, events.append)
     assert watch is not None
     watch(RunnerEvent(planned=[]))
     assert len(events) == 1 and not steps

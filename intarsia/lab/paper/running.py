@@ -1,4 +1,4 @@
-"""Trains the runs of an experiment that have no record, all of them through one queue."""
+"""Loads the tasks of an experiment, and trains its runs that have no record, in one queue."""
 
 from __future__ import annotations
 
@@ -28,53 +28,54 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
     from intarsia.train.run import Trained
 
-TRIED_OUT = 1000  # test rows at most, where training rows are limited
+TRIAL_ROWS = 1000  # the maximum number of test rows if the training rows are limited
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedTask:
-    """A task's data, and further labelled rows to score it on."""
+    """A task's data, and further labelled rows for additional scores."""
 
     data: TaskData
     extras: dict[str, list[Example]]
 
-    def available(self, wanted: Sequence[str]) -> list[str]:
-        return [name for name in wanted if name in ("spans", "exact-match") or name in self.extras]
+    def available(self, requested: Sequence[str]) -> list[str]:
+        """Return the requested additional scores that can be computed for this task."""
+        return [name for name in requested if name in ("spans", "exact-match") or name in self.extras]
 
 
 def load_tasks(
     tasks: Sequence[str], config: ExperimentConfig, folder: str | Path | None
 ) -> tuple[dict[str, LoadedTask], dict[str, str]]:
-    """The tasks that are here, and why others are left out."""
-    found: dict[str, LoadedTask] = {}
-    absent: dict[str, str] = {}
-    place = folder_to_read(folder)
+    """Return the tasks that are in the data folder, and the reason for each task that is left out."""
+    loaded: dict[str, LoadedTask] = {}
+    left_out: dict[str, str] = {}
+    data_folder = folder_to_read(folder)
     for task in dict.fromkeys(tasks):
-        here = status(find(task), place)
-        if here.state == "missing":
-            absent[task] = f"{names.official(task)} is not in the data folder and is left out."
-        elif here.state == "partial" and not config.samples:
-            absent[task] = f"{names.official(task)} is not whole here and is left out; --samples takes the sample."
+        local = status(find(task), data_folder)
+        if local.state == "missing":
+            left_out[task] = f"{names.official(task)} is not in the data folder and is left out."
+        elif local.state == "partial" and not config.samples:
+            left_out[task] = f"{names.official(task)} is incomplete here and is left out; --samples uses the sample."
         else:
             try:
-                data = load(task, place, partial=config.samples, limit=config.limit)
+                data = load(task, data_folder, partial=config.samples, limit=config.limit)
             except DataError as error:
-                if here.state == "whole":
+                if local.state == "whole":
                     raise
-                absent[task] = f"{names.official(task)}: {error}"
+                left_out[task] = f"{names.official(task)}: {error}"
                 continue
-            path = here.paths.get("dev_mismatched")
+            path = local.paths.get("dev_mismatched")
             rows = [row for _, row in read_rows(path)] if path else []
-            second = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
+            mismatched = [Example(r["text_a"], r["text_b"], r["label"]) for r in rows if r["label"] in data.labels]
             if config.limit is not None:
-                data, second = _tried_out(data), second[:TRIED_OUT]
-            found[task] = LoadedTask(data, {"mismatched": second} if second else {})
-    return found, absent
+                data, mismatched = _for_trial(data), mismatched[:TRIAL_ROWS]
+            loaded[task] = LoadedTask(data, {"mismatched": mismatched} if mismatched else {})
+    return loaded, left_out
 
 
-def _tried_out(data: TaskData) -> TaskData:
-    """With no more test rows than trying out needs; SQuAD's take minutes on a CPU."""
-    test = sample(data.test, TRIED_OUT, seed=0, kind=data.kind)
+def _for_trial(data: TaskData) -> TaskData:
+    """Return the data with at most `TRIAL_ROWS` test rows, because all test rows of SQuAD take minutes on a CPU."""
+    test = sample(data.test, TRIAL_ROWS, seed=0, kind=data.kind)
     if len(test) == len(data.test):
         return data
     parts = {"train": data.train, "dev": data.dev, "test": test}
@@ -93,7 +94,7 @@ def train_missing(
     *,
     watch: RunnerWatch | None = None,
 ) -> None:
-    """Train the planned runs that have no record; `work` has a folder for the states of each group's runs."""
+    """Train the planned runs that have no record. `work` maps each group to the folder for its runs' checkpoints."""
     results = PaperResults(planned, config, encoder, store, data)
     runner = Runner(
         results.jobs, encoder, next(iter(work.values())), results,
@@ -105,7 +106,7 @@ def train_missing(
 
 
 class PaperResults:
-    """The records of an experiment's runs, in the store that all experiments over one encoder share."""
+    """The result store of an experiment: its records lie in the store that all experiments over one encoder share."""
 
     def __init__(
         self,
@@ -118,26 +119,26 @@ class PaperResults:
         self.config, self.encoder, self.store, self.data = config, encoder, store, data
         self.jobs: list[Job] = []
         self.planned: dict[str, PlannedRun] = {}  # by the job's key
-        for one in self._distinct(one for one in planned if one.task in data):
-            job = self._job(one)
+        for run in self._distinct(run for run in planned if run.task in data):
+            job = self._job(run)
             self.jobs.append(job)
-            self.planned[job.key(encoder.fingerprint)] = one
+            self.planned[job.key(encoder.fingerprint)] = run
 
     def find(self, job: Job, key: str) -> Record | None:
-        """The record of a run, if it is of these very rows and has all that is to be measured."""
-        one = self.planned[key]
-        record = self.store.find(one, self.config.pooling, self.config.max_length)
-        loaded = self.data[one.task]
+        """Return the record of a run, if it was trained on the same rows and has all requested scores."""
+        run = self.planned[key]
+        record = self.store.find(run, self.config.pooling, self.config.max_length)
+        loaded = self.data[run.task]
         if record is None or record.data["sha256"] != loaded.data.source["sha256"]:
             return None
-        lacking = [name for name in loaded.available(one.extras) if name not in record.extras]
-        return None if lacking and record.reason is None else record
+        missing = [name for name in loaded.available(run.extras) if name not in record.extras]
+        return None if missing and record.reason is None else record
 
     def add(self, job: Job, key: str, outcome: Trained | IntarsiaError) -> Record:
-        one, shape, source = self.planned[key], self.encoder.shape, job.data.source
+        run, shape, source = self.planned[key], self.encoder.shape, job.data.source
         known: dict[str, Any] = {
-            "task": one.task, "key": key, "method": to_dict(one.method), "pooling": job.pooling,
-            "settings": one.settings(self.config.max_length), "data": {k: source.get(k) for k in SOURCE_FIELDS},
+            "task": run.task, "key": key, "method": to_dict(run.method), "pooling": job.pooling,
+            "settings": run.settings(self.config.max_length), "data": {k: source.get(k) for k in SOURCE_FIELDS},
             "machine": {**provenance.machine(str(self.encoder.device)), "precision": str(self.encoder.dtype)[6:]},
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
@@ -153,32 +154,33 @@ class PaperResults:
                 best_epoch=outcome.state.best_epoch,
                 steps=outcome.state.step,
                 seconds=round(outcome.state.seconds, 1),
-                extras=self._extras(one, job, outcome),
+                extras=self._extras(run, job, outcome),
             )
         self.store.add(record)
         return record
 
     def _distinct(self, planned: Iterator[PlannedRun]) -> list[PlannedRun]:
-        """Groups may share runs: each once, with all that is to be measured of it."""
-        found: dict[str, PlannedRun] = {}
-        for one in planned:
-            key = identity(one.task, one.method, one.settings(self.config.max_length), self.config.pooling)
-            extras = (*found[key].extras, *one.extras) if key in found else one.extras
-            found[key] = dataclasses.replace(one, extras=tuple(dict.fromkeys(extras)))
-        return list(found.values())
+        """Return each run once, with all its requested scores; groups may share runs."""
+        distinct: dict[str, PlannedRun] = {}
+        for run in planned:
+            key = identity(run.task, run.method, run.settings(self.config.max_length), self.config.pooling)
+            extras = (*distinct[key].extras, *run.extras) if key in distinct else run.extras
+            distinct[key] = dataclasses.replace(run, extras=tuple(dict.fromkeys(extras)))
+        return list(distinct.values())
 
-    def _job(self, one: PlannedRun) -> Job:
-        settings = Settings.for_method(one.method, **one.settings(self.config.max_length))
-        return Job(one.task, self.data[one.task].data, one.method, self.config.pooling, settings)
+    def _job(self, run: PlannedRun) -> Job:
+        settings = Settings.for_method(run.method, **run.settings(self.config.max_length))
+        return Job(run.task, self.data[run.task].data, run.method, self.config.pooling, settings)
 
-    def _extras(self, one: PlannedRun, job: Job, result: Trained) -> dict[str, Any]:
-        loaded = self.data[one.task]
-        found: dict[str, Any] = {}
-        for name in loaded.available(one.extras):
+    def _extras(self, run: PlannedRun, job: Job, result: Trained) -> dict[str, Any]:
+        """Return the additional scores of a run, by name."""
+        loaded = self.data[run.task]
+        scores: dict[str, Any] = {}
+        for name in loaded.available(run.extras):
             if name == "spans":
-                found[name] = span_scores(job, result, self.encoder)
+                scores[name] = span_scores(job, result, self.encoder)
             elif name in result.also:
-                found[name] = result.also[name]
+                scores[name] = result.also[name]
             else:
-                found[name] = score_on(job, result, loaded.extras[name], self.encoder)
-        return found
+                scores[name] = score_on(job, result, loaded.extras[name], self.encoder)
+        return scores

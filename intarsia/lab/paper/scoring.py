@@ -1,4 +1,4 @@
-"""What is measured of a run besides its own test part: MNLI's second dev part, and layers without their adapters."""
+"""Additional scores of a run: on MNLI's mismatched part, and on the test part without the adapters of some layers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from intarsia.train.job import Job
     from intarsia.train.run import Trained
 
-TOKENS = {"cpu": 16384, "cuda": 131072}  # of all owners together, in a pass
-SLOT_BYTES = 4e9  # of tensors that are resident at once
+TOKENS = {"cpu": 16384, "cuda": 131072}  # the size of a pass, for all owners together
+SLOT_BYTES = 4e9  # the maximum size of the tensors in memory at once
 
-Span = tuple[int, int]  # the first and the last of its layers
+Span = tuple[int, int]  # the first and the last layer
 
 
 def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: Encoder) -> float:
-    """A trained job's score on other examples than its own."""
+    """Return a trained job's score on examples that are not in its data."""
     data = dataclasses.replace(job.data, train=job.data.train[:1], dev=job.data.dev[:1], test=list(examples))
     run = Run(dataclasses.replace(job, data=data), encoder)
     run.task_kind = trained.learned.task_kind
@@ -49,44 +49,49 @@ def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: E
 
 
 def spans(layers: int) -> list[Span]:
-    """All contiguous ones: 78 of 12 layers."""
+    """Return all contiguous spans of layers; 12 layers have 78."""
     return [(first, last) for first in range(layers) for last in range(first, layers)]
 
 
 @torch.no_grad()
 def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
-    """The score on test without the adapters of each span of layers.
+    """Return the test scores without the adapters of each span of layers.
 
-    Each span is an owner with a slot of its own: a text stands in a batch once for every span, and one pass through the
-    base answers for all of them.
+    Each span has a slot with its tensors, and a batch contains each text once for every span. One pass through the base
+    therefore serves all spans.
     """
     examples = job.data.test
-    whole = trained.learned.method_tensors
-    which: list[Span | None] = [None, *spans(encoder.shape.layers)]
+    intact = trained.learned.method_tensors
+    removed: list[Span | None] = [None, *spans(encoder.shape.layers)]  # None: the intact model
     without = job.method.without_layers
-    most = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in whole.values()))))
+    slots = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in intact.values()))))
     predictions = np.concatenate(
         [
-            _answers(job, trained, encoder, [whole if s is None else without(whole, *s) for s in which[i : i + most]])
-            for i in range(0, len(which), most)
+            _predictions(
+                job,
+                trained,
+                encoder,
+                [intact if s is None else without(intact, *s) for s in removed[i : i + slots]],
+            )
+            for i in range(0, len(removed), slots)
         ]
     )
     gold = trained.learned.task_kind.gold(examples)
     scores = [
-        score(trained.metric, gold, trained.learned.task_kind.decide(one), job.data.labels) for one in predictions
+        score(trained.metric, gold, trained.learned.task_kind.decide(rows), job.data.labels) for rows in predictions
     ]
-    commonest = (
+    majority = (
         Counter(e.label for e in examples).most_common(1)[0][1] if trained.learned.task_kind.kind == "label" else 0
     )
     return {
         "intact": scores[0],
-        "majority": commonest / len(examples),
-        "removed": [[*span, value] for span, value in zip(which[1:], scores[1:], strict=True) if span is not None],
+        "majority": majority / len(examples),
+        "removed": [[*span, value] for span, value in zip(removed[1:], scores[1:], strict=True) if span is not None],
     }
 
 
-def _answers(job: Job, trained: Trained, encoder: Encoder, owners: Sequence[dict[str, Tensor]]) -> np.ndarray:
-    """[owners, rows, outputs]"""
+def _predictions(job: Job, trained: Trained, encoder: Encoder, owners: Sequence[dict[str, Tensor]]) -> np.ndarray:
+    """Return the predictions on the test part with each owner's tensors: [owners, rows, outputs]."""
     examples, count = job.data.test, len(owners)
     stacked = {name: torch.stack([own[name] for own in owners]).to(encoder.device) for name in owners[0]}
     head = {k: v.to(encoder.device) for k, v in trained.learned.head_tensors.items()}

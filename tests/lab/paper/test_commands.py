@@ -99,7 +99,7 @@ def test_the_table_of_glue(folder: Path, tiny_folder: str, results: Path) -> Non
 
 def test_a_sample_is_left_out_or_named_as_one(folder: Path, tiny_folder: str, tmp_path: Path) -> None:
     left = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli")
-    assert "MNLI-m is not whole here and is left out" in left.stdout and "MNLI-mm" not in left.stdout
+    assert "MNLI-m is incomplete here and is left out" in left.stdout and "MNLI-mm" not in left.stdout
     taken = paper("glue", folder, tiny_folder, tmp_path, "--tasks", "cola,mnli", "--samples").stdout
     rows = [line.split("  ") for line in taken.splitlines() if line.startswith("MNLI")]
     assert [row[0] for row in rows if len(row) > 1] == ["MNLI-m (sample)", "MNLI-mm (sample)"]
@@ -170,7 +170,7 @@ def test_limited_results_are_kept_apart(folder: Path, tiny_folder: str, tmp_path
 
 
 def test_trying_out_takes_fewer_test_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "TRIED_OUT", 10)
+    monkeypatch.setattr(running, "TRIAL_ROWS", 10)
     wanted = [ExperimentConfig(("glue/mnli",), "tiny", limit=limit, samples=True) for limit in (None, 20)]
     whole, tried = (running.load_tasks(["glue/mnli"], config, folder)[0]["glue/mnli"] for config in wanted)
     assert [len(x) for x in (whole.data.test, whole.extras["mismatched"])] == [60, 60]
@@ -324,7 +324,7 @@ def test_only_some_groups_are_trained_and_all_that_is_stored_is_drawn(
     no_training(monkeypatch)
     assert CliRunner().invoke(app, ["paper", "--report", "-e", tiny_folder, "--results", str(tmp_path)]).exit_code == 0
     html = (store.folder / "report.html").read_text()
-    assert ">CoLA<" in html and ">RTE<" in html and "MNLI-m is not whole here" in html
+    assert ">CoLA<" in html and ">RTE<" in html and "MNLI-m is incomplete here" in html
 
 
 def test_what_was_asked_for_in_turn_is_kept_together() -> None:
@@ -345,10 +345,10 @@ def test_what_another_process_has_finished_is_not_trained_again(
     ours, theirs = (RunStore(tmp_path / who, tiny_folder) for who in ("ours", "theirs"))
     queued: list[Any] = []
 
-    def meanwhile(jobs: Any, *_: Any, wanted: Any, **__: Any) -> None:
+    def meanwhile(jobs: Any, *_: Any, needed: Any, **__: Any) -> None:
         for record in theirs.records("glue/cola").values():
             ours.add(record)
-        queued.extend(job for job in jobs if wanted(job))
+        queued.extend(job for job in jobs if needed(job))
 
     monkeypatch.setattr(runner, "train_together", meanwhile)
     assert paper("init", folder, tiny_folder, tmp_path / "ours").exit_code == 0 and not queued

@@ -54,7 +54,7 @@ def test_all_spans_of_one_pass_are_what_each_is_alone(monkeypatch: pytest.Monkey
         # Alone, and truly removed: a method that lives in the other layers, with all LayerNorms tuned.
         left = tuple(n for n in range(3) if not first <= n <= last)
         gone = job.method.without_layers(own, first, last)
-        alone = scoring._answers(job, result, encoder, [gone])[0]
+        alone = scoring._predictions(job, result, encoder, [gone])[0]
         assert score(result.metric, gold, result.learned.task_kind.decide(alone), job.data.labels) == value
         names = {n for n in own if ".output." not in n or int(n.split(".")[0]) in left}
         plain = _removed(job, result, encoder, left, {n: own[n] for n in names})
@@ -89,7 +89,7 @@ def _removed(job: Job, result: Trained, encoder: Any, left: tuple[int, ...], ten
             return inner | LayerNorms().places(shape)
 
     other = dataclasses.replace(job, method=Rest(4))
-    return scoring._answers(other, result, encoder, [tensors])[0]
+    return scoring._predictions(other, result, encoder, [tensors])[0]
 
 
 @pytest.mark.parametrize("name", ["houlsby-4", "full", "top-1", "lt-sft-5%", "lora-2", "features"])
