@@ -300,7 +300,7 @@ def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
     ("options", "expected"),
     [
         (("--device", "cuda:7"), "no GPU here"),
-        (("--precision", "bf16"), "bf16 is for GPUs"),
+        (("--precision", "bf16"), "bf16 needs a GPU"),
         (("--precision", "int3"), "expected bf16 or float32"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The frozen base: loading, packed batches, and one forward whose tokens are owned by many slots."""
+"""The frozen base: loading it, packing batches, and one forward pass in which each slot owns some of the tokens."""

@@ -1,4 +1,4 @@
-"""The activations that a method may name."""
+"""The activation functions that a method option can name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": partial(F.gelu, approximate="tanh"),  # as the adapters' authors have it
+    "gelu": partial(F.gelu, approximate="tanh"),  # the adapter authors' program uses the tanh form
     "relu": F.relu,
     "tanh": torch.tanh,
     "swish": F.silu,

@@ -1,4 +1,4 @@
-"""Attaching to a base: the submodules at its sites are substituted, and nothing else is changed."""
+"""Attaching to a base: replaces the submodules at its sites and changes nothing else."""
 
 from __future__ import annotations
 
@@ -12,68 +12,70 @@ from intarsia.encoder import attention_registry, cores
 from intarsia.encoder.frozen import FrozenLinear, Projections
 from intarsia.encoder.routed import Dropout, Gelu, Site, Switchboard
 from intarsia.encoder.sites import LAYER_OUTPUT, Family, layer_paths, places
-from intarsia.encoder.trunk import stand_for
+from intarsia.encoder.trunk import replace_forward
 
 
 def attach(model: Any, family: Family) -> Switchboard:
-    """Substitute the submodules at the sites of `model`; it then computes what it did before, until a pass says
-    otherwise."""
+    """Replace the submodules at the sites of `model` and return the switchboard that they share.
+
+    The model computes the same outputs as before, except in a pass in which methods act.
+    """
     switchboard = Switchboard()
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Dropout):
-            _put(model, path, Dropout(module.p, switchboard))
+            _replace(model, path, Dropout(module.p, switchboard))
         elif isinstance(module, nn.Linear):
-            _put(model, path, FrozenLinear(module))
+            _replace(model, path, FrozenLinear(module))
         elif isinstance(module, GELUActivation):
-            _put(model, path, Gelu(module, switchboard))
+            _replace(model, path, Gelu(module, switchboard))
     for prefix, _ in layer_paths(family, model):
-        three = [model.get_submodule(f"{prefix}.{family.within[site]}") for site in ("query", "key", "value")]
-        if not family.fused_query_key_value and all(isinstance(one, FrozenLinear) for one in three):
-            Projections((three[0], three[1], three[2]))
+        qkv = [model.get_submodule(f"{prefix}.{family.within[site]}") for site in ("query", "key", "value")]
+        if not family.fused_query_key_value and all(isinstance(linear, FrozenLinear) for linear in qkv):
+            Projections((qkv[0], qkv[1], qkv[2]))
     for place in list(places(family, model)):
         inner = model.get_submodule(place.path)
         switchboard.modules |= {(site, layer): inner for site in place.sites for layer in place.layers}
-        _put(model, place.path, Site(inner, place.sites, place.layers, switchboard, family.fused_query_key_value))
+        _replace(model, place.path, Site(inner, place.sites, place.layers, switchboard, family.fused_query_key_value))
     _make_packed(model, family, switchboard)
     for prefix, _ in layer_paths(family, model):
-        _watch(model.get_submodule(f"{prefix}.{family.attention}"), switchboard, "sublayer_input", "layer_input")
-        _watch(model.get_submodule(f"{prefix}.{family.within['ffn.up']}"), switchboard, "sublayer_input")
-        stand_for(model.get_submodule(prefix), switchboard)
-        _watch_output(model.get_submodule(prefix), switchboard)
+        _record_input(model.get_submodule(f"{prefix}.{family.attention}"), switchboard, "sublayer_input", "layer_input")
+        _record_input(model.get_submodule(f"{prefix}.{family.within['ffn.up']}"), switchboard, "sublayer_input")
+        replace_forward(model.get_submodule(prefix), switchboard)
+        _hook_output(model.get_submodule(prefix), switchboard)
     model.requires_grad_(False)
-    # `transformers` hands the attention dropout to the registered attention in train mode only; whether it is applied
-    # is the pass's decision, as it is for every other dropout here.
+    # `transformers` passes the attention dropout to the registered attention in train mode only. The pass decides
+    # whether dropout is applied, as for every other dropout here.
     model.train()
     return switchboard
 
 
-def _put(model: nn.Module, path: str, module: nn.Module) -> None:
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 
 
-def _watch(module: nn.Module, switchboard: Switchboard, *names: str) -> None:
-    """Remember what a module reads while a method in the pass wants it."""
+def _record_input(module: nn.Module, switchboard: Switchboard, *names: str) -> None:
+    """Store the input of a module in the pass if a method in the pass wants it."""
 
-    def remember(_: nn.Module, args: tuple[Any, ...]) -> None:
+    def store(_: nn.Module, args: tuple[Any, ...]) -> None:
         current = switchboard.current
         if current is not None:
             for name in names:
                 if any(name in g.method.wants for g in current.groups):
                     setattr(current, name, args[0])
 
-    module.register_forward_pre_hook(remember)
+    module.register_forward_pre_hook(store)
 
 
-def _watch_output(module: nn.Module, switchboard: Switchboard) -> None:
-    """Let methods act on a whole layer's output."""
+def _hook_output(module: nn.Module, switchboard: Switchboard) -> None:
+    """Let methods act on the output of a whole layer."""
 
     def act(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
         current = switchboard.current
         if current is None or current.span.left_out:
             return None
-        if switchboard.behind_layer is not None:
-            switchboard.behind_layer(output[0] if isinstance(output, tuple) else output)
+        if switchboard.on_layer_output is not None:
+            switchboard.on_layer_output(output[0] if isinstance(output, tuple) else output)
         if not current.groups:
             return None
         if isinstance(output, tuple):
@@ -84,6 +86,7 @@ def _watch_output(module: nn.Module, switchboard: Switchboard) -> None:
 
 
 def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
+    """Make the attention of the model work on packed batches."""
     if family.core == "registry":
         attention_registry.register()
         _own_config(model)._attn_implementation = attention_registry.NAME
@@ -91,23 +94,23 @@ def _make_packed(model: Any, family: Family, switchboard: Switchboard) -> None:
             module = model.get_submodule(f"{prefix}.{family.attention}")
             module.intarsia_switchboard, module.intarsia_layers = switchboard, layers
         return
-    if family.core == "mpnet":  # it would have a mask [N, N] made, which its core does not read
+    if family.core == "mpnet":  # avoids a mask [N, N], which its core does not read
         attention_registry.register()
         _own_config(model)._attn_implementation = attention_registry.NAME
     for prefix, layers in layer_paths(family, model):
         path = f"{prefix}.{family.attention}"
         plain = model.get_submodule(path)
         if family.core == "mpnet":
-            _put(model, path, cores.MPNetCore(plain, _shared_bias(model), switchboard, layers[0]))
+            _replace(model, path, cores.MPNetCore(plain, _shared_bias(model), switchboard, layers[0]))
         else:
-            _pause_for_positions(plain, switchboard)
-            _put(model, path, cores.PaddedIsland(plain, switchboard))
+            _hide_positions(plain, switchboard)
+            _replace(model, path, cores.PaddedIsland(plain, switchboard))
     if family.core == "deberta":
-        _spare_deberta_squares(model.encoder, switchboard)
+        _skip_square_masks(model.encoder, switchboard)
 
 
 def _own_config(model: Any) -> Any:
-    """A copy of the configuration for this model alone: others may have been made from the same object."""
+    """Give this model its own copy of the configuration, because other models may share the object; return it."""
     shared, own = model.config, copy.deepcopy(model.config)
     for module in model.modules():
         if getattr(module, "config", None) is shared:
@@ -116,7 +119,7 @@ def _own_config(model: Any) -> Any:
 
 
 def _shared_bias(model: Any) -> cores.MPNetBias:
-    """One bias table for all layers; and the encoder no longer builds its own [N, N] one."""
+    """Return the bias table that all layers share, and stop the encoder from building its own [N, N] bias."""
     encoder = model.encoder
     if not hasattr(encoder, "intarsia_bias"):
         encoder.intarsia_bias = cores.MPNetBias(encoder)
@@ -124,8 +127,8 @@ def _shared_bias(model: Any) -> cores.MPNetBias:
     return encoder.intarsia_bias
 
 
-def _pause_for_positions(module: Any, switchboard: Switchboard) -> None:
-    """DeBERTa projects its relative positions through the query and key layers too: these are nobody's tokens."""
+def _hide_positions(module: Any, switchboard: Switchboard) -> None:
+    """Pause the methods while DeBERTa projects its relative positions, which no slot owns, through query and key."""
     plain = module.disentangled_attention_bias
 
     def bias(*args: Any, **kwargs: Any) -> Any:
@@ -137,8 +140,8 @@ def _pause_for_positions(module: Any, switchboard: Switchboard) -> None:
     module.disentangled_attention_bias = bias
 
 
-def _spare_deberta_squares(encoder: Any, switchboard: Switchboard) -> None:
-    """Keep DeBERTa's encoder from building [N, N] masks and positions over the whole packed stream."""
+def _skip_square_masks(encoder: Any, switchboard: Switchboard) -> None:
+    """Stop DeBERTa's encoder from building [N, N] masks and positions over the whole packed batch."""
     if encoder.conv is not None:
         encoder.conv = cores.PaddedIsland(encoder.conv, switchboard, convolution=True)
     plain_mask, plain_positions = encoder.get_attention_mask, encoder.get_rel_pos

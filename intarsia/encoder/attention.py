@@ -1,7 +1,7 @@
 """Attention over packed segments.
 
-Families whose attention comes from the `transformers` attention registry call `registered_attention` below; those with
-attention code of their own are served by `cores.py`.
+Families that use the `transformers` attention registry reach it through `attention_registry.py`. Families with their
+own attention code use `cores.py`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def _rows(blocks: Tensor, bucket: Bucket) -> Tensor:
 def additive_bias(
     bucket: Bucket, heads: int, window: int | None, relative: Tensor | None, like: Tensor
 ) -> Tensor | None:
-    """What is added to the scores [rows, H, length, length] of a bucket: -inf at padding and outside the window, plus
-    a relative position bias given as [H, 2 * longest - 1] over key - query distances."""
+    """Return the bias for the scores [rows, H, length, length] of a bucket, or None if it would be 0.
+
+    The bias is -inf at padding and outside the window, plus `relative`: [H, 2 * longest - 1] by key - query distance.
+    """
     bias: Tensor | None = None
     if not bucket.full:
         bias = torch.zeros(bucket.rows, 1, 1, bucket.length, dtype=like.dtype, device=like.device)
@@ -52,42 +54,42 @@ def additive_bias(
     if window is not None and bucket.length > window:
         near = torch.zeros(distance.shape, dtype=like.dtype, device=like.device)
         near.masked_fill_(distance.abs() >= window, float("-inf"))
-        # A padded query far from every real key would see nothing at all and turn to NaN: let it see itself.
+        # A padded query far from every real key would have only -inf scores and give NaN, so it attends to itself.
         near.fill_diagonal_(0.0)
-        bias = near[None, None] if bias is None else (bias + near).masked_fill_(_own_place(bucket), 0.0)
+        bias = near[None, None] if bias is None else (bias + near).masked_fill_(_padded_diagonal(bucket), 0.0)
     return bias
 
 
 @dataclass(frozen=True)
 class PrefixStates:
-    """Extra keys and values that a row's queries see behind its own tokens."""
+    """Extra keys and values for the queries of each row, after the keys and values of its tokens."""
 
     keys: Tensor  # [R, P, H, D]
     values: Tensor
-    absent: Tensor | None  # [R, P] True where a row has no such key; None: all rows have all
+    absent: Tensor | None  # [R, P] True where a row has no prefix key; None: every row has all P keys
 
 
 def _prefix_blocks(x: Tensor, bucket: Bucket) -> Tensor:
-    """[R, P, H, D] → [rows * H, P, D], the bucket's rows."""
+    """[R, P, H, D] → [rows * H, P, D] for the rows of the bucket."""
     rows = x.index_select(0, bucket.members).transpose(1, 2)  # [rows, H, P, D]
     return rows.reshape(-1, *rows.shape[2:])
 
 
-def _absent(absent: Tensor, bucket: Bucket, like: Tensor) -> Tensor:
-    """[rows, 1, 1, P] what is added to the scores of a bucket's prefix."""
+def _absent_bias(absent: Tensor, bucket: Bucket, like: Tensor) -> Tensor:
+    """Return the bias [rows, 1, 1, P] for the prefix scores of a bucket: -inf where a row has no prefix key."""
     missing = absent.index_select(0, bucket.members)[:, None, None]
     return torch.zeros(missing.shape, dtype=like.dtype, device=like.device).masked_fill_(missing, float("-inf"))
 
 
-def _own_place(bucket: Bucket) -> Tensor:
-    """[rows, 1, length, length] True where a padded query meets itself."""
+def _padded_diagonal(bucket: Bucket) -> Tensor:
+    """Return [rows, 1, length, length]: True where query and key are the same padded position."""
     return torch.diag_embed(bucket.padding)[:, None]
 
 
 class _PackedAttention(torch.autograd.Function):
     """softmax(q k' * scale + bias) v by buckets, with dropout on the probabilities.
 
-    Written with its own backward so that a bucket's padded copies are made once, in as few sweeps as possible.
+    The custom backward reuses the padded copies of the forward pass and reads memory as few times as possible.
     """
 
     @staticmethod
@@ -120,7 +122,7 @@ class _PackedAttention(torch.autograd.Function):
             if bias is not None:
                 by_row[..., : bucket.length].add_(bias)
             if absent is not None:
-                by_row[..., bucket.length :].add_(_absent(absent, bucket, scores))
+                by_row[..., bucket.length :].add_(_absent_bias(absent, bucket, scores))
             probabilities = torch.softmax(scores, -1)
             if noise is not None and p > 0.0:
                 keep = noise.keep(probabilities.shape, p)
@@ -149,7 +151,7 @@ class _PackedAttention(torch.autograd.Function):
         for i, bucket in enumerate(batch.buckets):
             qb, kb, vb, probabilities, weights, keep = ctx.saved_tensors[6 * i : 6 * i + 6]
             rows = grad.index_select(0, bucket.tokens)
-            rows.index_fill_(0, bucket.padded_places, 0.0)  # padded queries send nothing back
+            rows.index_fill_(0, bucket.padded_places, 0.0)  # padded queries have no gradient
             gb = rows.view(bucket.rows, bucket.length, *grad.shape[1:]).transpose(1, 2).reshape(qb.shape)
             gv = torch.bmm(weights.transpose(1, 2), gb)
             gp = torch.bmm(gb, vb.transpose(1, 2))
@@ -172,12 +174,12 @@ class _PackedAttention(torch.autograd.Function):
 
 
 def _add_by_distance(total: Tensor, gs: Tensor, bucket: Bucket) -> None:
-    """Sum the gradient of the scores [rows * H, T, T + P] into the bias table [H, distances] it came from."""
+    """Add the gradient of the scores [rows * H, T, T + P] to `total`, the gradient of the bias table [H, distances]."""
     length, heads = bucket.length, total.shape[0]
-    by_place = gs[..., :length].reshape(bucket.rows, heads, length, length).sum(0)  # [H, T, T]
+    by_pair = gs[..., :length].reshape(bucket.rows, heads, length, length).sum(0)  # [H, T, T]
     steps = torch.arange(length, device=gs.device)
     distance = (steps[None, :] - steps[:, None]).view(-1) + total.shape[1] // 2
-    total.index_add_(1, distance, by_place.view(heads, -1))
+    total.index_add_(1, distance, by_pair.view(heads, -1))
 
 
 def packed_attention(
@@ -193,18 +195,18 @@ def packed_attention(
     relative: Tensor | None = None,
     prefix: PrefixStates | StaticPrefixStates | None = None,
 ) -> Tensor:
-    """Attention within each segment of `batch`; returns [N, H, D]."""
+    """Return attention within each segment of `batch`: [N, H, D]."""
     if isinstance(batch, StaticBatch):
-        assert not isinstance(prefix, PrefixStates) and window is None, "no pass of fixed shape was to be made of this"
+        assert not isinstance(prefix, PrefixStates) and window is None, "windows need an eager pass"
         return batch.attention(q, k, v, scale, p, noise, relative, prefix)
-    assert not isinstance(prefix, StaticPrefixStates), "this is for passes of fixed shape"
+    assert not isinstance(prefix, StaticPrefixStates), "only a pass of fixed shape has prefixes by slot"
     if noise is None or not noise.dropout:
         noise, p = None, 0.0
     extra = (None, None, None) if prefix is None else (prefix.keys, prefix.values, prefix.absent)
     arguments = (q, k, v, relative, *extra, batch, scale, p, noise, window)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, relative, extra[0])):
         return _PackedAttention.apply(*arguments)
-    if noise is not None and p > 0.0:  # training below the lowest trainable place
+    if noise is not None and p > 0.0:  # training, in a layer below the lowest trained place
         return _PackedAttention.forward(_Discard(), *arguments)
     outputs = []
     for bucket in batch.buckets:
@@ -228,23 +230,24 @@ def padded_attention(
     scale: float,
     p: float,
 ) -> Tensor:
+    """Return attention within each row of a padded block: [B, H, T, D]."""
     if prefix is not None:
         k, v = (
-            torch.cat([x, more.index_select(0, bucket.members).transpose(1, 2)], 2)
-            for x, more in ((k, prefix.keys), (v, prefix.values))
+            torch.cat([x, extra.index_select(0, bucket.members).transpose(1, 2)], 2)
+            for x, extra in ((k, prefix.keys), (v, prefix.values))
         )
         if bias is not None or prefix.absent is not None:
             own = q.new_zeros(1, 1, 1, bucket.length) if bias is None else bias
             size = prefix.keys.shape[1]
             absent = prefix.absent
-            behind = q.new_zeros(1, 1, 1, size) if absent is None else _absent(absent, bucket, q)
-            common = torch.broadcast_shapes(own.shape[:3], behind.shape[:3])
-            bias = torch.cat([own.expand(*common, -1), behind.expand(*common, -1)], -1)
+            prefix_bias = q.new_zeros(1, 1, 1, size) if absent is None else _absent_bias(absent, bucket, q)
+            common = torch.broadcast_shapes(own.shape[:3], prefix_bias.shape[:3])
+            bias = torch.cat([own.expand(*common, -1), prefix_bias.expand(*common, -1)], -1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=p, scale=scale)
 
 
 class _Discard:
-    """Stands in for autograd's context where no gradient is wanted."""
+    """Replaces autograd's context if no gradient is needed."""
 
     def save_for_backward(self, *tensors: Tensor) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Intarsia's entry in the attention registry of `transformers`: attention of the pass under way."""
+"""Intarsia's entry in the attention registry of `transformers`: attention for the current pass."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ NAME = "intarsia"
 
 
 def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> PrefixStates | StaticPrefixStates | None:
-    """What the methods of a pass put in front of each row in a layer."""
-    found = [g for g in current.groups if (PREFIX, layer) in g.places]
-    if not found:
+    """Return the prefix keys and values that the methods of a pass give each row in a layer; None without any."""
+    groups = [g for g in current.groups if (PREFIX, layer) in g.places]
+    if not groups:
         return None
     if isinstance(current.batch, StaticBatch):
-        return current.batch.owners.prefix(found[0].tensors, f"{layer}.{PREFIX}")
-    size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in found)
+        return current.batch.owners.prefix(groups[0].tensors, f"{layer}.{PREFIX}")
+    size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in groups)
     rows = current.packed.rows
     pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
     absent = torch.ones(rows, size, dtype=torch.bool)
-    at = 0
-    for group in found:
-        own = [slot for slot, count in zip(group.slots, group.rows, strict=True) for _ in range(count)]
-        owners = torch.tensor(own, device=current.batch.ids.device)
+    done = 0  # rows
+    for group in groups:
+        slot_of_row = [slot for slot, count in zip(group.slots, group.rows, strict=True) for _ in range(count)]
+        owners = torch.tensor(slot_of_row, device=current.batch.ids.device)
         for which, parts in zip(("key", "value"), pieces, strict=True):
-            stacked = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
-            mine = stacked.index_select(0, owners).to(dtype)
-            if group.first > at:
-                parts.append(mine.new_zeros(group.first - at, size, mine.shape[2]))
-            parts.append(F.pad(mine, (0, 0, 0, size - mine.shape[1])))
-        at = group.first + len(own)
-        absent[group.first : at, : mine.shape[1]] = False
+            by_slot = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
+            by_row = by_slot.index_select(0, owners).to(dtype)
+            if group.first > done:
+                parts.append(by_row.new_zeros(group.first - done, size, by_row.shape[2]))
+            parts.append(F.pad(by_row, (0, 0, 0, size - by_row.shape[1])))
+        done = group.first + len(slot_of_row)
+        absent[group.first : done, : by_row.shape[1]] = False
     for parts in pieces:
-        if at < rows:
-            parts.append(parts[0].new_zeros(rows - at, *parts[0].shape[1:]))
+        if done < rows:
+            parts.append(parts[0].new_zeros(rows - done, *parts[0].shape[1:]))
     keys, values = (torch.cat(parts).view(rows, size, heads, -1) for parts in pieces)
     return PrefixStates(keys, values, absent.to(keys.device) if absent.any() else None)
 
@@ -57,10 +57,10 @@ def registered_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention that Intarsia puts into the `transformers` attention registry."""
+    """Return the attention output for `transformers`, which calls this function through its attention registry."""
     current: Pass | None = module.intarsia_switchboard.current
     if current is None:
-        raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward, not the model")
+        raise RuntimeError("this model belongs to an intarsia.Encoder: call the encoder's forward instead of the model")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     prefix = prefix_of(current, current.layer(module.intarsia_layers), query.shape[1], query.dtype)
     if current.padded:
@@ -78,7 +78,7 @@ def registered_attention(
 
 
 def register() -> None:
-    """Make `registered_attention` known to `transformers`."""
+    """Add `registered_attention` to the attention registry of `transformers`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, registered_attention)

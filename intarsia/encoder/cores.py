@@ -1,7 +1,7 @@
 """Attention modules of families that do not use the attention registry of `transformers`.
 
-MPNet, which adds a relative position bias in code of its own, gets `MPNetCore` in place of its attention core;
-DeBERTa's disentangled attention (and its optional convolution) runs unchanged on a padded block inside `PaddedIsland`.
+MPNet's own attention code adds a relative position bias; `MPNetCore` replaces it. DeBERTa's disentangled attention (and
+its optional convolution) runs unchanged on a padded block inside `PaddedIsland`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from intarsia.encoder.routed import Pass, Switchboard
 
 
 class MPNetCore(nn.Module):
-    """MPNet's attention core over packed segments: its own projections, plus its shared relative position bias."""
+    """MPNet's attention over packed segments: its own projections, and the relative position bias that layers share."""
 
     def __init__(self, plain: Any, bias: MPNetBias, switchboard: Switchboard, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.q, self.k, self.v, self.o = plain.q, plain.k, plain.v, plain.o
         self.heads, self.p = plain.num_attention_heads, plain.dropout.p
-        self.bias, self.switchboard = [bias], switchboard  # in a list: the bias is no submodule of the core
+        self.bias, self.switchboard = [bias], switchboard  # a list, so that the bias is not a submodule of the core
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor]:
         current = self.switchboard.current
-        assert current is not None, "MPNet runs in a pass only"
+        assert current is not None, "MPNet's attention runs only inside a pass"
         batch = current.batch
         shape = hidden_states.shape
         q, k, v = (
@@ -54,13 +54,13 @@ class MPNetCore(nn.Module):
 
 
 class MPNetBias:
-    """MPNet's relative position bias as a table over distances: [heads, 2 * longest - 1]."""
+    """MPNet's relative position bias as a table by distance: [heads, 2 * longest - 1]."""
 
     def __init__(self, encoder: Any) -> None:
         self.encoder = encoder
         self.table: Tensor | None = None
         self.made_from: Tensor | None = None
-        self.older: list[Tensor] = []  # a recorded pass may still read them
+        self.older: list[Tensor] = []  # keeps earlier tables alive: a recorded pass may still read them
 
     def __call__(self, longest: int, current: Pass) -> Tensor:
         weight = self.encoder.relative_attention_bias.weight  # [buckets, heads]
@@ -70,7 +70,7 @@ class MPNetBias:
         distance = torch.arange(-longest + 1, longest, device=weight.device)
         buckets = self.encoder.relative_position_bucket(distance, num_buckets=weight.shape[0])
         table = weight[buckets].t().contiguous()
-        if isinstance(weight, nn.Parameter):  # the base's own: not one that stands for it in this pass
+        if isinstance(weight, nn.Parameter):  # the base's weight, not a weight that replaces it in this pass
             self.older += [] if self.table is None else [self.table]
             self.table, self.made_from = table, weight
         else:
@@ -79,9 +79,9 @@ class MPNetBias:
 
 
 class PaddedIsland(nn.Module):
-    """Runs a module that knows padded batches only on a padded block, inside a packed pass (DeBERTa).
+    """Runs a module that needs padded input (DeBERTa's attention) inside a packed pass.
 
-    Padding enters this module, and no other.
+    No other module receives padding.
     """
 
     def __init__(self, inner: Any, switchboard: Switchboard, *, convolution: bool = False) -> None:
@@ -99,7 +99,7 @@ class PaddedIsland(nn.Module):
 
         def pad(x: Tensor) -> Tensor:
             block = x[0].index_select(0, batch.whole.tokens)
-            block = block.index_fill(0, batch.whole.padded_places, 0.0)  # the convolution reads its neighbours
+            block = block.index_fill(0, batch.whole.padded_places, 0.0)  # the convolution reads neighbouring positions
             return block.view(*mask.shape, -1)
 
         def unpad(x: Tensor) -> Tensor:
@@ -109,6 +109,6 @@ class PaddedIsland(nn.Module):
             if self.convolution:  # conv(hidden states, residual states, mask)
                 return unpad(self.inner(pad(hidden_states), pad(args[0]), mask.to(torch.long)))
             square = mask[:, None, None, :] & mask[:, None, :, None]  # [B, 1, T, T]
-            kwargs.update(relative_pos=None)  # the module then builds it for the padded length
+            kwargs.update(relative_pos=None)  # the module then builds relative positions for the padded length
             out = self.inner(pad(hidden_states), square, *args[1:], **kwargs)
         return (unpad(out[0]), *out[1:])

@@ -1,4 +1,4 @@
-"""A frozen base: attached, run and watched over."""
+"""The frozen base: attaching to it, running it, and checking that its weights do not change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from intarsia.encoder.attach import attach
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.routed import Group, Pass
-from intarsia.encoder.sites import Shape, family_of, places
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
 from intarsia.encoder.span import Span
 from intarsia.encoder.spec import BaseTensor
@@ -25,39 +26,39 @@ from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.word_head import read_word_head
 from intarsia.errors import EncoderError
 
-_TOLERANCE = 1e-4  # of the self-check at attaching: float32 rounding, with room for other kernels
+_TOLERANCE = 1e-4  # for the self-check after attaching: float32 rounding, with room for other kernels
 
 
 class Encoder:
     """A frozen pretrained transformer with its tokenizer.
 
-    Load one with `Encoder.load("minilm")`, a folder, or a hub name; or wrap a `transformers` model you already have
-    with `Encoder(model, tokenizer, name=…)` (the model is then Intarsia's: its submodules are substituted).
+    `Encoder.load` loads `"minilm"`, a folder, or a hub name. `Encoder(model, tokenizer, name=…)` wraps a loaded
+    `transformers` model. It replaces submodules of that model, so the model must not be used elsewhere afterwards.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
         self.name = name
         device, dtype = str(model.device), model.dtype
-        model.to("cpu", torch.float32)  # what it is checked in: afterwards it goes back to where it was
+        model.to("cpu", torch.float32)  # for the self-check; the end of `__init__` moves it back
         self.model, self.tokenizer = model, tokenizer
         self.family = family_of(model.config)
         self.shape = Shape.of_model(model)
         self._places = tuple(places(self.family, model))
         self._weights: dict[str, Tensor] = dict(model.named_parameters())
-        self.fingerprint = self._held = fingerprint(self._weights)
+        self.fingerprint = self._current_fingerprint = fingerprint(self._weights)
         self.tokenizer_fingerprint = _tokenizer_fingerprint(tokenizer)
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
-        self.checkpoint: str | None = None  # where it was read from
+        self.checkpoint: str | None = None  # the source it was loaded from
         self._lock = threading.RLock()
         model.eval()
         expected = self._plain_states()
         self.switchboard = attach(model, self.family)
-        places_now = {id(p): name for name, p in model.named_parameters()}
-        self._attached = {name: places_now[id(p)] for name, p in self._weights.items()}
+        attached_names = {id(p): name for name, p in model.named_parameters()}
+        self._attached = {name: attached_names[id(p)] for name, p in self._weights.items()}
         self._check_attached(expected)
-        self._written = self._writes()
+        self._write_counts = self._count_writes()
         if (device, dtype) != ("cpu", torch.float32):
             self.to(device, dtype)
 
@@ -67,24 +68,24 @@ class Encoder:
     ) -> Encoder:
         """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name.
 
-        `precision` is what it computes in, bf16 or float32; by default bf16 on GPUs that have it, else float32.
+        `precision` is bf16 or float32. The default is bf16 on GPUs that support it, and float32 elsewhere.
         """
         dtype = _precision(precision, device)
         source = str(name_or_folder)
         folder = embedded_folder() if source == EMBEDDED else folder_of(source)
         model = read_model(source, folder)
         tokenizer = read_tokenizer(source, folder)
-        # A folder is remembered by its whole path, so that a bank finds it from anywhere.
+        # The name of a folder is its absolute path, so that a bank finds it from any working directory.
         name = source if source == EMBEDDED or folder is None else str(folder.resolve())
         encoder = cls(model, tokenizer, name=name)
         encoder.checkpoint = str(folder or source)
         return encoder if device == "cpu" and dtype == torch.float32 else encoder.to(device, dtype)
 
     def to(self, device: str | None = None, dtype: torch.dtype | None = None) -> Encoder:
-        """Move the base, or run it in another precision. Its fingerprint stays that of the weights it was read from."""
+        """Move the base or change its precision. `fingerprint` keeps describing the loaded weights."""
         self.model.to(device=device, dtype=dtype)  # in place: `_weights` keeps naming the parameters
-        self._held = fingerprint(self._weights) if dtype is not None else self._held
-        self._written = self._writes()
+        self._current_fingerprint = fingerprint(self._weights) if dtype is not None else self._current_fingerprint
+        self._write_counts = self._count_writes()
         return self
 
     @property
@@ -97,7 +98,7 @@ class Encoder:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a bank, an inlay or a result stores about its base."""
+        """The fields that a bank, an inlay or a result stores about its base."""
         return {
             "name": self.name,
             "fingerprint": self.fingerprint,
@@ -107,11 +108,11 @@ class Encoder:
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
-        """The frozen weights, by their names in the `transformers` model. Not to be written to."""
+        """The frozen weights by their names in the `transformers` model. Do not write to them."""
         return self._weights
 
     def at_site(self, site: str, layer: int, kind: str) -> BaseTensor:
-        """The frozen `weight` or `bias` at a site, or of the pooler, and which parameter (rows of which) that is."""
+        """Return the frozen `weight` or `bias` at a site or of the pooler, with its parameter name and rows."""
         if site == "pooler":
             name = f"{self.family.pooler}.{kind}"
         else:
@@ -126,25 +127,27 @@ class Encoder:
 
     @property
     def pooler(self) -> tuple[Tensor, Tensor] | None:
-        """The base's own pooler (weight, bias), if it has one."""
+        """The weight and bias of the base's pooler, or None if it has no pooler."""
         if not self.shape.pooler or self.family.pooler is None:
             return None
         return self._weights[f"{self.family.pooler}.weight"], self._weights[f"{self.family.pooler}.bias"]
 
     @cached_property
     def word_head(self) -> dict[str, Tensor]:
-        """The output layer for masked words that the checkpoint holds beside the base; empty where it has none."""
+        """The masked-language-model head of the checkpoint; empty if it has none."""
         return {} if self.checkpoint is None else read_word_head(self.checkpoint, self.family.masked_words)
 
     def tokenize(
         self, texts: Sequence[str], pairs: Sequence[str | None] | None = None, *, max_length: int | None = None
     ) -> list[Segment]:
-        """Texts (and their pairs) as segments, cut to `max_length` tokens."""
+        """Return texts (and their pairs) as segments, truncated to `max_length` tokens."""
         limit = min(max_length or self.max_length, self.max_length)
         second = None if pairs is None or all(p is None for p in pairs) else [p or "" for p in pairs]
-        marks = getattr(self.tokenizer, "num_special_tokens_to_add", lambda pair: 0)(pair=second is not None)
-        if limit <= marks:  # below that tokenizers do not cut at all
-            raise EncoderError(f"max_length {limit} leaves no room for words beside {marks} special tokens; raise it.")
+        special = getattr(self.tokenizer, "num_special_tokens_to_add", lambda pair: 0)(pair=second is not None)
+        if limit <= special:  # tokenizers do not truncate below this length
+            raise EncoderError(
+                f"max_length {limit} leaves no room for words beside {special} special tokens. Raise it."
+            )
         out = self.tokenizer(list(texts), second, truncation=True, max_length=limit, return_attention_mask=False)
         types = out.get("token_type_ids") if self.family.token_types else None
         return [Segment(ids, types[i] if types else None) for i, ids in enumerate(out["input_ids"])]
@@ -160,27 +163,27 @@ class Encoder:
         weights: Mapping[str, Tensor] | None = None,
         above: tuple[int, Tensor] | None = None,
     ) -> Tensor:
-        """The last hidden states [N, d] of a packed batch, rows of `groups` through their own inlays, others plain.
+        """Return the last hidden states [N, d] of a packed batch.
 
-        `weights` stand for the base's own of the same names, in this pass alone; the base is never written to. `noise`
-        turns the base's dropout on. `padded` lays the rows out as one padded block instead, which computes the
-        same and exists to be compared with. `above`: (layer, the states [N, d] that enter it); what is below that layer
-        is then not computed.
+        The rows of `groups` run through their inlays; other rows run through the plain base. `weights` replace the
+        base's weights of the same names in this pass only; the base is never written to. `noise` turns on the base's
+        dropout. `padded` uses one padded block instead of the packed layout; it computes the same values, as a
+        reference for tests. `above` is (layer, the states [N, d] that enter it): the pass then skips the layers below.
         """
-        span = Span() if above is None else Span.above(self._own_layer(above[0]), above[1], batch, padded)
+        span = Span() if above is None else Span.above(self._checked_layer(above[0]), above[1], batch, padded)
         return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
 
     @torch.no_grad()
     def states_below(self, batch: Batch, layer: int) -> Tensor:
-        """The plain base's states [N, d] that enter a layer, without dropout; what is above is not computed."""
-        span = Span(end=self._own_layer(layer))
+        """Return the states [N, d] of the plain base that enter a layer, without dropout. Skips the layers above."""
+        span = Span(end=self._checked_layer(layer))
         self._pass(Pass(batch, (), span=span), {})
         assert span.entered is not None
         return span.entered.reshape(batch.tokens, -1)
 
-    def _own_layer(self, layer: int) -> int:
+    def _checked_layer(self, layer: int) -> int:
         if not 0 <= layer < self.shape.layers:
-            raise ValueError(f"layer {layer} was asked for; this base has layers 0 to {self.shape.layers - 1}")
+            raise ValueError(f"there is no layer {layer}: this base has layers 0 to {self.shape.layers - 1}")
         return layer
 
     def _pass(self, current: Pass, weights: Mapping[str, Tensor]) -> Tensor:
@@ -192,15 +195,15 @@ class Encoder:
                 self.switchboard.current = None
 
     def layer_states(self, batch: Batch) -> list[Tensor]:
-        """The plain base's states [N, d] behind each layer, the last one as `forward` gives it."""
-        found: list[Tensor] = []
+        """Return the states [N, d] of the plain base after each layer. The last entry is the output of `forward`."""
+        outputs: list[Tensor] = []
         with self._lock:
-            self.switchboard.behind_layer = found.append
+            self.switchboard.on_layer_output = outputs.append
             try:
                 last = self.forward(batch)
             finally:
-                self.switchboard.behind_layer = None
-        return [*(h.reshape(-1, h.shape[-1]) for h in found[:-1]), last]
+                self.switchboard.on_layer_output = None
+        return [*(h.reshape(-1, h.shape[-1]) for h in outputs[:-1]), last]
 
     def _run(self, batch: Batch | StaticBatch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
         positions = batch.positions + self.first_position
@@ -217,54 +220,55 @@ class Encoder:
         if self.family.attention_mask:
             inputs["attention_mask"] = mask if padded else torch.ones_like(batch.ids)[None]
         if weights:
-            instead = {self._attached[name]: tensor for name, tensor in weights.items()}
-            states: Tensor = functional_call(self.model, instead, (), inputs).last_hidden_state
+            replaced = {self._attached[name]: tensor for name, tensor in weights.items()}
+            states: Tensor = functional_call(self.model, replaced, (), inputs).last_hidden_state
         else:
             states = self.model(**inputs).last_hidden_state
         flat = states.reshape(-1, states.shape[-1])
         return flat.index_select(0, batch.unpad) if padded and isinstance(batch, Batch) else flat
 
     def check_untouched(self) -> None:
-        """Raise if a weight of the base was written to or replaced: quick, but blind to writes past PyTorch."""
-        if self._written != (now := self._writes()):
-            changed = next(name for name, count in now.items() if self._written.get(name) != count)
+        """Raise if PyTorch wrote to or replaced a weight of the base. Fast; does not see writes that bypass PyTorch."""
+        if self._write_counts != (now := self._count_writes()):
+            changed = next(name for name, count in now.items() if self._write_counts.get(name) != count)
             raise EncoderError(
                 f"the frozen base {self.name} has changed: its weight {changed} was written to. "
-                "Nothing learned in this process can be trusted; load the base anew."
+                "Discard the inlays that this process trained, and load the base again."
             )
 
-    def _writes(self) -> dict[str, tuple[int, int]]:
-        """PyTorch counts the writes to every tensor."""
+    def _count_writes(self) -> dict[str, tuple[int, int]]:
+        """Return the address and PyTorch's write counter of every weight."""
         return {name: (weight.data_ptr(), weight._version) for name, weight in self._weights.items()}
 
     def check_frozen(self) -> None:
-        """Raise unless every weight of the base is bit for bit what it was when loaded."""
-        now = fingerprint(self._weights)
-        if now != self._held:
+        """Raise unless every weight of the base is bit for bit equal to the loaded weight."""
+        now, expected = fingerprint(self._weights), self._current_fingerprint
+        if now != expected:
             raise EncoderError(
-                f"the frozen base {self.name} has changed: its fingerprint was {self._held} and is {now}. "
-                "Nothing learned in this process can be trusted; load the base anew."
+                f"the frozen base {self.name} has changed: its fingerprint was {expected} and is {now}. "
+                "Discard the inlays that this process trained, and load the base again."
             )
 
     def _probe(self) -> list[Segment]:
+        """Return a few short segments for the self-check."""
         top = min(self.model.config.vocab_size, 100)
         lengths = (3, 1, min(7, self.max_length))
         return [Segment([(5 * i + j + 7) % top for j in range(n)], [0] * n) for i, n in enumerate(lengths)]
 
     def _plain_states(self) -> Tensor:
-        """The untouched model's own padded output for a small batch."""
+        """Return the output of the unmodified model for the padded probe."""
         rows = self._probe()
         longest = max(len(r.ids) for r in rows)
         pad = self.model.config.pad_token_id or 0
         ids = torch.tensor([[*r.ids, *[pad] * (longest - len(r.ids))] for r in rows])
         lengths = torch.tensor([len(r.ids) for r in rows])[:, None]
         mask = (torch.arange(longest)[None] < lengths).long()
-        with torch.no_grad():  # with the positions that the model itself gives the tokens
+        with torch.no_grad():  # without position ids, to check ours against the model's
             states = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return states[mask.bool()]
 
     def _check_attached(self, expected: Tensor) -> None:
-        """All slots empty, the attached and packed model must compute what the plain one computed."""
+        """Raise unless the attached, packed model without methods computes the output of the plain model."""
         with torch.no_grad():
             states = self.forward(pack(self._probe()))
         error = float((states - expected).abs().max())
@@ -279,7 +283,7 @@ class Encoder:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes of the weights, in name order."""
+    """Return the SHA-256 over names, types, shapes and bytes of the weights, in name order."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
@@ -289,6 +293,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 
 def _precision(given: str | None, device: str) -> torch.dtype:
+    """Return the dtype for a precision option on a device; raise if either is not available."""
     known = {"bf16": torch.bfloat16, "float32": torch.float32}
     if given is not None and given not in known:
         raise EncoderError(f"the precision {given!r} is not known; expected {' or '.join(known)}.")
@@ -298,26 +303,28 @@ def _precision(given: str | None, device: str) -> torch.dtype:
         raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
     if not device.startswith("cuda"):
         if given == "bf16":
-            raise EncoderError("bf16 is for GPUs; on CPUs the base computes in float32. Leave --precision out.")
+            raise EncoderError("bf16 needs a GPU; on CPUs the base computes in float32. Omit --precision.")
         return torch.float32
     if not torch.cuda.is_available():
         raise EncoderError(
-            f"the device {device!r} was asked for, and PyTorch finds no GPU here. Use --device cpu, or install a build "
-            "of PyTorch with CUDA on a machine that has one."
+            f"the device {device!r} is not available: PyTorch finds no GPU. Use --device cpu, or install a build of "
+            "PyTorch with CUDA on a machine with a GPU."
         )
     if number >= torch.cuda.device_count():
-        raise EncoderError(f"there is no {device}: this machine has {torch.cuda.device_count()} GPU(s), from cuda:0.")
+        count = torch.cuda.device_count()
+        raise EncoderError(f"there is no {device}: this machine has {count} GPU(s), numbered from cuda:0.")
     if given is not None:
         return known[given]
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
 
 
 def _tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer's content, or "" without a tokenizer."""
     if tokenizer is None:
         return ""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        # Truncation and padding are settings of a call, not of the tokenizer.
+        # Truncation and padding belong to a call, not to the tokenizer.
         import json
 
         content = json.loads(backend.to_str())

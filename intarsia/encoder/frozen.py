@@ -1,8 +1,8 @@
-"""Linear layers whose weights never change, so that a CPU may lay them out once and for all.
+"""Linear layers with frozen weights, which a CPU needs to lay out in memory only once.
 
-A plain matrix product rearranges its weights for the processor at every call. Frozen weights are rearranged once, for
-the forward and (in training) for the backward product: 1.05 to 1.3 times faster for usual batches, 2 to 4 times for a
-single short text. Elsewhere than on x86 CPUs in float32 this is a plain linear layer.
+A plain matrix product rearranges its weights for the processor in every call. `FrozenLinear` rearranges them once for
+the forward product and (in training) once for the backward product. Usual batches run 1.05 to 1.3 times faster, a
+single short text 2 to 4 times. Except on x86 CPUs in float32, this is a plain linear layer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_ROWS = 512  # the number of rows that the layout is chosen for; others run with it too
+_ROWS = 512  # oneDNN chooses the layout for this number of rows; it works for other numbers too
 
-# oneDNN, and PyTorch beside it, keep what they prepared for each number of rows, 1,024 of them; batches differ, and few
-# are asked for again. So many take 0.1 GB, not 0.4. Both read this when they are first used.
-for _kept in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_kept, "256")
+# oneDNN and PyTorch each cache prepared products for 1,024 numbers of rows. Batch sizes vary, and few repeat. With 256
+# entries the caches take 0.1 GB instead of 0.4 GB. Both libraries read these variables at first use.
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "256")
 
 
 @cache
 def available() -> bool:
-    """Whether this machine's PyTorch can lay out weights ahead."""
+    """Return whether PyTorch can lay out weights in advance on this machine."""
     if not torch.backends.mkldnn.is_available():
         return False
     try:
@@ -37,7 +37,7 @@ def available() -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """x W' + b for a frozen W: no gradient but that of x."""
+    """x W' + b for frozen W and b: only x has a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: FrozenLinear) -> Tensor:
@@ -50,19 +50,19 @@ class _Product(torch.autograd.Function):
 
 
 class FrozenLinear(nn.Module):
-    """Computes what the `nn.Linear` it stands for computes, with that layer's own weights."""
+    """Replaces an `nn.Linear`: uses the same weights and computes the same output."""
 
     def __init__(self, plain: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = plain.weight, plain.bias
-        self._own = (plain.weight, plain.bias)  # in a tuple: no second registration
+        self._own = (plain.weight, plain.bias)  # a tuple, so that PyTorch does not register them twice
         self.in_features, self.out_features = plain.in_features, plain.out_features
-        self.projections: Projections | None = None  # that it is one of
-        self._laid_out: dict[bool, tuple[tuple[int, int], Tensor]] = {}  # by direction, with what it was made from
+        self.projections: Projections | None = None  # the query, key and value group of this layer, if any
+        self._laid_out: dict[bool, tuple[tuple[int, int], Tensor]] = {}  # by `back`: (address, version), layout
 
     @property
-    def stands_for_itself(self) -> bool:
-        """Whether no other weight or bias stands in for its own in this pass, and none is being trained."""
+    def is_original(self) -> bool:
+        """Whether the layer uses its own weight and bias in this pass, and neither is trained."""
         trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
         return self.weight is self._own[0] and self.bias is self._own[1] and not trained
 
@@ -70,7 +70,7 @@ class FrozenLinear(nn.Module):
         weight = self.weight
         if self.projections is not None and x.is_cuda and self.projections.ready():
             return self.projections.product(self, x)
-        plain = not self.stands_for_itself
+        plain = not self.is_original
         if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not available():
             return F.linear(x, weight, self.bias)
         if x.requires_grad and torch.is_grad_enabled():
@@ -84,7 +84,7 @@ class FrozenLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(grad, self._layout(back=True), None, "none", [], "")
 
     def _layout(self, *, back: bool) -> Tensor:
-        """The laid-out weight, made anew only if the weight was moved or written to."""
+        """Return the laid-out weight; rebuild it only if the weight was moved or written to."""
         weight = self.weight
         made_from = (weight.data_ptr(), weight._version)
         known = self._laid_out.get(back)
@@ -95,37 +95,37 @@ class FrozenLinear(nn.Module):
 
 
 class Projections:
-    """Query, key and value of one attention: on a GPU one product instead of three, while all read the same input."""
+    """The query, key and value layers of one attention module: one product on a GPU if all read the same input."""
 
     def __init__(self, linears: tuple[FrozenLinear, FrozenLinear, FrozenLinear]) -> None:
         self.linears = linears
-        self.stacked: tuple[Tensor, Tensor | None] | None = None
+        self.fused: tuple[Tensor, Tensor | None] | None = None
         self.made_from: tuple[tuple[int, int], ...] = ()
-        self.last: tuple[Tensor, dict[int, Tensor]] | None = None  # an input, and what has not been asked for yet
+        self.last: tuple[Tensor, dict[int, Tensor]] | None = None  # an input, and its outputs that are not read yet
         for linear in linears:
             linear.projections = self
 
     def ready(self) -> bool:
-        return all(linear.stands_for_itself for linear in self.linears)
+        return all(linear.is_original for linear in self.linears)
 
     def product(self, linear: FrozenLinear, x: Tensor) -> Tensor:
         if self.last is None or self.last[0] is not x or id(linear) not in self.last[1]:
-            outputs = _Projected.apply(x, *self._stacked())
-            self.last = (x, {id(one): out for one, out in zip(self.linears, outputs, strict=True)})
+            outputs = _Projected.apply(x, *self._fused())
+            self.last = (x, {id(layer): out for layer, out in zip(self.linears, outputs, strict=True)})
         waiting = self.last[1]
         out = waiting.pop(id(linear))
         if not waiting:
             self.last = None
         return out
 
-    def _stacked(self) -> tuple[Tensor, Tensor | None]:
-        made_from = tuple((one.weight.data_ptr(), one.weight._version) for one in self.linears)
-        if self.stacked is None or self.made_from != made_from:
-            biases = [one.bias for one in self.linears]
+    def _fused(self) -> tuple[Tensor, Tensor | None]:
+        made_from = tuple((layer.weight.data_ptr(), layer.weight._version) for layer in self.linears)
+        if self.fused is None or self.made_from != made_from:
+            biases = [layer.bias for layer in self.linears]
             bias = None if any(b is None for b in biases) else torch.cat([b.detach() for b in biases])
-            self.stacked = torch.cat([one.weight.detach() for one in self.linears]), bias
+            self.fused = torch.cat([layer.weight.detach() for layer in self.linears]), bias
             self.made_from = made_from
-        return self.stacked
+        return self.fused
 
 
 class _Projected(torch.autograd.Function):
@@ -138,9 +138,9 @@ class _Projected(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
         third = weight.shape[0] // 3
-        beside = _side_by_side(grads, third)
-        if beside is not None:
-            return beside @ weight, None, None
+        joined = _joined(grads, third)
+        if joined is not None:
+            return joined @ weight, None, None
         total: Tensor | None = None
         for grad, part in zip(grads, weight.split(third), strict=True):
             if grad is not None:
@@ -148,8 +148,8 @@ class _Projected(torch.autograd.Function):
         return total, None, None
 
 
-def _side_by_side(grads: tuple[Tensor | None, ...], width: int) -> Tensor | None:
-    """Three gradients [.., width] that lie side by side in memory, as one [.., 3 * width]."""
+def _joined(grads: tuple[Tensor | None, ...], width: int) -> Tensor | None:
+    """Return three gradients [.., width] as one view [.., 3 * width] if they are adjacent in memory; else None."""
     first = grads[0]
     if first is None or first.stride(-1) != 1 or first.stride(-2) != 3 * width:
         return None

@@ -1,8 +1,8 @@
-"""Dropout whose random numbers cost little and are a function of (seed, step) alone.
+"""Dropout with cheap random numbers that depend only on (seed, step).
 
-On CPUs PyTorch's own dropout spends more time on its Bernoulli numbers than a small layer spends on a matrix product.
-Here 16 random bits decide an element (probabilities are exact to 1/65536), drawn by NumPy's SFC64. A pass draws from
-one fresh stream, so a training step repeats exactly wherever it is resumed, and no generator state is ever stored.
+On CPUs PyTorch's dropout spends more time on Bernoulli numbers than a small layer spends on a matrix product. Here
+NumPy's SFC64 draws 16 random bits for each element, so probabilities are exact to 1/65536. Each pass draws from a new
+stream: a resumed training step repeats exactly, and no generator state is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Noise:
     fuses_gates = False  # whether `gated` computes hard-concrete gates in one kernel
 
     def __init__(self, entropy: Sequence[int], device: torch.device, *, dropout: bool = True) -> None:
-        """`entropy`: as a rule the seed and the step, of each job in the pass."""
+        """Seed the random numbers with `entropy`: usually the seed and step of each job in the pass."""
         self.device, self.dropout = device, dropout
         sequence = np.random.SeedSequence(list(entropy))
         if device.type == "cpu":
@@ -31,19 +31,20 @@ class Noise:
             self._generator = torch.Generator(device).manual_seed(seed)
 
     def keep(self, shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
-        """A boolean mask that is True with probability 1 - p."""
+        """Return a boolean mask that is True with probability 1 - p."""
         if self.device.type != "cpu":
             return torch.rand(shape, device=self.device, generator=self._generator) >= p
         count = int(np.prod(shape))
-        words = self._bits.random_raw((count + 3) // 4)  # four decisions of 16 bits a word
+        words = self._bits.random_raw((count + 3) // 4)  # each word holds four 16-bit numbers
         bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
         return bits >= round(p * 65536) - 32768
 
     def drop(self, x: Tensor, p: float) -> Tensor:
+        """Return `x` after dropout."""
         return _Drop.apply(x, self.keep(x.shape, p), 1.0 / (1.0 - p))
 
     def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
-        """Numbers from [0, 1), in steps of 2^-16 on CPUs, each in the middle of its step."""
+        """Return uniform numbers in [0, 1). On CPUs they are midpoints of intervals of width 2^-16."""
         if self.device.type != "cpu":
             return torch.rand(shape, device=self.device, generator=self._generator)
         count = int(np.prod(shape))
@@ -59,8 +60,8 @@ class Noise:
         stretch: tuple[float, float],
         penalty: float,
     ) -> Tensor:
-        """theta + difference * hard-concrete gates of alpha, where `fuses_gates`."""
-        raise TypeError("only the noise of a recorded pass fuses gates")
+        """Return theta + difference * hard-concrete gates of alpha, in one kernel. Requires `fuses_gates`."""
+        raise TypeError("only the noise of a recorded pass fuses gates; check `fuses_gates` first")
 
 
 class _Drop(torch.autograd.Function):
@@ -68,7 +69,7 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return torch.ops.aten.native_dropout_backward(x, keep, scale)  # x * keep * scale, in one sweep
+        return torch.ops.aten.native_dropout_backward(x, keep, scale)  # x * keep * scale, in one pass over memory
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -77,7 +78,7 @@ class _Drop(torch.autograd.Function):
 
 
 def drop(x: Tensor, p: float, noise: Noise | None) -> Tensor:
-    """Dropout of `x`; with no noise (outside training), dropout off or p = 0 the input itself."""
+    """Return `x` after dropout, or `x` itself without noise (outside training), with dropout off, or with p = 0."""
     if noise is None or not noise.dropout or p == 0.0:
         return x
     return noise.drop(x, p)

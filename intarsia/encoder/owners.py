@@ -1,6 +1,6 @@
-"""Which slot owns which tokens, and each owner's tensors applied to that owner's slice.
+"""Maps slots to the tokens they own, and applies each owner's tensors to that owner's slice of tokens.
 
-A slice never reads another, so neither values nor gradients can cross between owners.
+A slice never reads another slice, so neither values nor gradients can cross between owners.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import Tensor
 from intarsia.encoder.activations import ACTIVATIONS
 from intarsia.encoder.noise import Noise, drop
 
-LONG = 48  # tokens from which an owner's slice is worth a matrix product of its own
-BLOCK = 8  # short slices of similar length that are multiplied together
+LONG = 48  # an owner's slice with at least this many tokens gets its own matrix product
+BLOCK = 8  # how many short slices of similar length share one batched product
 
 
 @dataclass(frozen=True)
 class ShortBlock:
-    """Short slices of several owners, padded to the longest: one batched product instead of many tiny ones."""
+    """Short slices of several owners, padded to one length: one batched product replaces many small products."""
 
     slots: Tensor  # [owners]
     length: int
-    tokens: Tensor  # [owners * length] into the group's tokens; padding repeats a slice's first
-    where: slice  # of the padded rows of all blocks
+    tokens: Tensor  # [owners * length] index into the group's tokens; padding repeats the first token of a slice
+    where: slice  # the rows of this block in the padded rows of all blocks
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Which slot owns which slice of a group's tokens: the `Ownership` of eager passes."""
+    """The slots and sizes of the token slices of a group: the `Ownership` of eager passes."""
 
     slots: tuple[int, ...]
-    sizes: tuple[int, ...]  # tokens of each
+    sizes: tuple[int, ...]  # tokens in each slice
     device: str = "cpu"
 
     @cached_property
@@ -53,17 +53,18 @@ class Owners:
 
     @cached_property
     def long(self) -> list[tuple[int, slice]]:
+        """The slot and slice of each owner with at least `LONG` tokens."""
         return [(s, w) for s, w in zip(self.slots, self._slices, strict=True) if w.stop - w.start >= LONG]
 
     @cached_property
     def _short(self) -> tuple[list[ShortBlock], Tensor, Tensor]:
-        few = [(w.stop - w.start, w.start, s) for s, w in zip(self.slots, self._slices, strict=True)]
-        few = sorted(run for run in few if run[0] < LONG)
+        sized = [(w.stop - w.start, w.start, s) for s, w in zip(self.slots, self._slices, strict=True)]
+        short = sorted(entry for entry in sized if entry[0] < LONG)
         blocks: list[ShortBlock] = []
         place_of = torch.full((sum(self.sizes),), -1)
         at = 0
-        for i in range(0, len(few), BLOCK):
-            sizes, starts, slots = (torch.tensor(column) for column in zip(*few[i : i + BLOCK], strict=True))
+        for i in range(0, len(short), BLOCK):
+            sizes, starts, slots = (torch.tensor(column) for column in zip(*short[i : i + BLOCK], strict=True))
             steps = torch.arange(int(sizes.max()))
             real = steps[None, :] < sizes[:, None]  # [owners, length]
             tokens = starts[:, None] + torch.where(real, steps[None, :], 0)
@@ -80,35 +81,36 @@ class Owners:
 
     @property
     def short_tokens(self) -> Tensor:
-        """The tokens of all short slices, in order."""
+        """[tokens of all short slices] their indices in the group, ascending."""
         return self._short[1]
 
     @property
     def short_places(self) -> Tensor:
-        """Where each of `short_tokens` stands in the padded rows of the blocks."""
+        """The row of each of `short_tokens` in the padded rows of the blocks."""
         return self._short[2]
 
     @cached_property
-    def _memory(self) -> dict[str, Tensor]:
+    def _buffers(self) -> dict[str, Tensor]:
         return {}
 
     def scratch(self, name: str, *shape: int, like: Tensor) -> Tensor:
-        """Memory that is used again at every site: fresh memory of this size costs more than the work done in it."""
+        """Return a buffer that every site reuses: allocating it each time costs more than the computation in it."""
         size = math.prod(shape)
-        known = self._memory.get(name)
-        if known is None or known.numel() < size or known.dtype != like.dtype:
-            known = self._memory[name] = like.new_empty(size)
-        return known[:size].view(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
+            buffer = self._buffers[name] = like.new_empty(size)
+        return buffer[:size].view(shape)
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the slice of each owner."""
         return x.split(self.sizes) if len(self.sizes) > 1 else (x,)
 
-    def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
-        """[slots, width] → [tokens, width], each token its owner's; [width] for one owner."""
-        stacked = stacked.to(dtype)
+    def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
+        """[slots, width] → [tokens, width], the owner's row for each token; [width] for a single owner."""
+        by_slot = by_slot.to(dtype)
         if len(self.slots) == 1:
-            return stacked[self.slots[0]]
-        return stacked.index_select(0, self.owner_of_token)
+            return by_slot[self.slots[0]]
+        return by_slot.index_select(0, self.owner_of_token)
 
     def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
         weight, bias = tensors[f"{name}.weight"].to(x.dtype), tensors.get(f"{name}.bias")
@@ -154,7 +156,7 @@ class Owners:
     ) -> Tensor:
         pieces = []
         for slot, piece in zip(self.slots, self.pieces(x), strict=True):
-            batch_statistics = training and piece.shape[0] > 1  # one token has no variance
+            batch_statistics = training and piece.shape[0] > 1  # a single token has no variance
             mean, variance, weight, bias = (
                 tensors[f"{name}.{part}"][slot] for part in ("mean", "variance", "weight", "bias")
             )
@@ -162,10 +164,10 @@ class Owners:
             pieces.append(F.batch_norm(wide, mean, variance, weight, bias, batch_statistics, momentum, eps))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(x.dtype)
 
-    def _spread(self, name: str, stacked: Tensor) -> Tensor:
-        """[slots, width] → [tokens, width], each token its owner's, in memory that is used again."""
-        out = self.scratch(name, sum(self.sizes), stacked.shape[1], like=stacked)
-        return torch.index_select(stacked, 0, self.owner_of_token, out=out)
+    def _spread(self, name: str, by_slot: Tensor) -> Tensor:
+        """[slots, width] → [tokens, width], the owner's row for each token, in a reused buffer."""
+        out = self.scratch(name, sum(self.sizes), by_slot.shape[1], like=by_slot)
+        return torch.index_select(by_slot, 0, self.owner_of_token, out=out)
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -190,7 +192,7 @@ class _GroupedLinear(torch.autograd.Function):
             if gx is not None:
                 torch.mm(g, weight[slot], out=gx[start : start + size])
             if gw is not None:
-                gw[slot].addmm_(g.t(), piece)  # adds: one slot may own several slices
+                gw[slot].addmm_(g.t(), piece)  # adds, because a slot may own several slices
             if gb is not None:
                 gb[slot] += g.sum(0)
             start += size
@@ -215,9 +217,9 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owne
         count = block.slots.shape[0]
         rows = owners.scratch("rows", count * block.length, wide, like=x)
         torch.index_select(x, 0, block.tokens, out=rows)
-        theirs = owners.scratch("weights", count, tall, wide, like=weight)
-        torch.index_select(weight, 0, block.slots, out=theirs)  # whole matrices are copied fast
-        factors = rows.view(count, block.length, wide), theirs.transpose(1, 2)
+        weights = owners.scratch("weights", count, tall, wide, like=weight)
+        torch.index_select(weight, 0, block.slots, out=weights)  # copying whole matrices is fast
+        factors = rows.view(count, block.length, wide), weights.transpose(1, 2)
         place = padded[block.where].view(count, block.length, tall)
         if bias is None:
             torch.bmm(*factors, out=place)

@@ -1,5 +1,5 @@
-"""What every kind of ownership offers to the methods of a pass: `Owners` in eager passes, `DeviceOwners` in recorded
-ones. A method that keeps to these operations computes the same in both."""
+"""The operations that methods can use in every pass. `Owners` implements them for eager passes, `DeviceOwners` for
+recorded passes. A method that uses only these operations computes the same in both."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
 
 class Ownership(Protocol):
+    """Applies the tensors of each slot to the tokens that the slot owns."""
+
     @property
     def slots(self) -> Sequence[int]:
-        """The slots that may own tokens here; one may be named twice."""
+        """The slots that may own tokens here; a slot may occur twice."""
 
     @property
     def owner_of_token(self) -> Tensor:
-        """[tokens] the slot number of each token's owner, as int64."""
+        """[tokens] the slot that owns each token, as int64."""
 
-    def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
-        """[slots, width] → [tokens, width], each token its owner's; or [width], where all tokens have one owner."""
+    def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
+        """[slots, width] → [tokens, width], the owner's row for each token; or [width] if all tokens have one owner."""
 
     def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-        """x [tokens, in] → [tokens, out] with each owner's `name.weight` and, if there, `name.bias`."""
+        """x [tokens, in] → [tokens, out] with each owner's `name.weight` and, if it exists, `name.bias`."""
 
     def bottleneck(
         self,
@@ -38,12 +40,12 @@ class Ownership(Protocol):
         p: float = 0.0,
         noise: Noise | None = None,
     ) -> Tensor:
-        """h + W_up act(W_down x + b_down) + b_up. `p` above 0: h, which then is x, first goes through this dropout."""
+        """Return h + W_up act(W_down x + b_down) + b_up. If `p` > 0, x must be h, and dropout is applied to h first."""
 
     def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-        """LayerNorm with each owner's gain and bias, both [slots, width]."""
+        """Return LayerNorm of x with each owner's gain and bias, both [slots, width]."""
 
     def batch_norm(
         self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
     ) -> Tensor:
-        """BatchNorm over each owner's own tokens. Eager passes only: a method that calls it is not recordable."""
+        """Return BatchNorm over the tokens of each owner. Eager passes only: methods that use it are not recordable."""

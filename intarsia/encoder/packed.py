@@ -1,8 +1,8 @@
-"""Unpadded batches: token segments laid end to end, and the padded views that attention alone needs.
+"""Unpadded batches: concatenated token segments, and the padded views that only attention needs.
 
-A *segment* is one example's tokens. A batch is a run of segments; the caller sorts them by owner, so every owner is a
-slice of the token stream. No padding enters a linear layer. Attention mixes tokens of one segment only: on CPUs it is
-computed on *buckets* of segments of similar length, each padded to its longest.
+A *segment* holds the tokens of one example. A batch is a sequence of segments. The caller sorts them by owner, so every
+owner has one slice of the tokens. Linear layers see no padding. Attention mixes only tokens of the same segment. On
+CPUs it runs on *buckets*: segments of similar length, padded to the longest of the bucket.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# A bucket may hold segments up to this much longer than its shortest. Wider buckets waste padded attention, narrower
-# ones cost calls; 1.6 + 8 was the fastest of a coarse search on two cores.
+# The longest segment of a bucket has at most GROWTH * shortest + SLACK tokens. Wider buckets waste time on padding;
+# narrower buckets need more calls. These values were the fastest in a coarse search on two cores.
 BUCKET_GROWTH, BUCKET_SLACK = 1.6, 8
 
 
 class Segment(NamedTuple):
-    """One example's token ids, with token types where the tokenizer gives them."""
+    """The token ids of one example, with token types if the tokenizer returns them."""
 
     ids: Sequence[int]
     types: Sequence[int] | None = None
-    asked: np.ndarray | None = None  # [n, 2] where some tokens are asked about: which, and their true ids (-1: unknown)
+    asked: np.ndarray | None = None  # [n, 2] the tokens to predict: their positions and true ids (-1: unknown)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Segments of similar length as a padded block [rows, length]."""
+    """Segments of similar length as one padded block [rows, length]."""
 
     rows: int
     length: int
-    members: Tensor  # [rows] which rows of the batch
-    tokens: Tensor  # [rows * length] index into the token stream; padding repeats the segment's first token
+    members: Tensor  # [rows] indices of the batch's rows
+    tokens: Tensor  # [rows * length] index into the batch's tokens; padding repeats the segment's first token
     padding: Tensor  # [rows, length] bool, True where padded
     padded_places: Tensor  # [number of padded places] index into rows * length
-    full: bool  # no padding at all
+    full: bool  # True without padding
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Segments laid end to end: N tokens of R segments."""
+    """Concatenated segments: N tokens in R segments."""
 
     ids: Tensor  # [N]
     types: Tensor  # [N]
-    positions: Tensor  # [N], from 0 within each segment
-    lengths: tuple[int, ...]  # R of them
-    offsets: tuple[int, ...] = field(repr=False)  # R + 1 of them
+    positions: Tensor  # [N], starting at 0 in each segment
+    lengths: tuple[int, ...]  # R lengths
+    offsets: tuple[int, ...] = field(repr=False)  # R + 1 offsets
 
     @property
     def rows(self) -> int:
@@ -73,7 +73,7 @@ class Batch:
         return torch.tensor(self.lengths, device=self.ids.device)  # [R]
 
     def part(self, first: int, last: int) -> Batch:
-        """The rows from `first` to before `last` as a batch of their own."""
+        """Return the rows from `first` (inclusive) to `last` (exclusive) as a separate batch."""
         if (first, last) == (0, self.rows):
             return self
         tokens = slice(self.offsets[first], self.offsets[last])
@@ -83,6 +83,7 @@ class Batch:
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
+        """All segments in buckets of similar length."""
         order = sorted(range(self.rows), key=lambda r: self.lengths[r])
         groups: list[list[int]] = []
         limit = 0.0
@@ -118,29 +119,29 @@ class Batch:
 
     @cached_property
     def unbucket(self) -> Tensor:
-        """[N] where each token stands in the concatenated padded rows of all buckets."""
+        """[N] the index of each token in the concatenated padded rows of all buckets."""
         return self._places(self.buckets)
 
     @cached_property
     def unpad(self) -> Tensor:
-        """[N] where each token stands in the one padded block."""
+        """[N] the index of each token in the padded block `whole`."""
         return self._places((self.whole,))
 
     def _places(self, buckets: Sequence[Bucket]) -> Tensor:
         places = torch.empty(self.tokens, dtype=torch.long, device=self.ids.device)
-        base = 0
+        first = 0  # row of the bucket
         for bucket in buckets:
             real = (~bucket.padding).reshape(-1).nonzero(as_tuple=True)[0]  # [real tokens of the bucket]
-            places[bucket.tokens[real]] = real + base
-            base += bucket.rows * bucket.length
+            places[bucket.tokens[real]] = real + first
+            first += bucket.rows * bucket.length
         return places
 
 
 def pack(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Batch:
-    """Lay segments end to end, in the order given."""
+    """Return the segments as one batch, in the given order."""
     lengths = tuple(len(s.ids) for s in segments)
     if not lengths or min(lengths) == 0:
-        raise ValueError("a batch needs at least one segment, and every segment at least one token")
+        raise ValueError("cannot pack: expected at least one segment, and at least one token in each segment")
     offsets = tuple(int(o) for o in np.concatenate([[0], np.cumsum(lengths)]))
     ids = np.fromiter((i for s in segments for i in s.ids), np.int64, offsets[-1])
     types = np.zeros(offsets[-1], np.int64)
@@ -158,12 +159,12 @@ def pack(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Bat
 
 
 def lengths_of(segments: Sequence[Segment], device: torch.device) -> Tensor:
-    """[segments] in tokens."""
+    """Return [segments]: the number of tokens in each."""
     return torch.tensor([len(segment.ids) for segment in segments], device=device)
 
 
 def by_token_budget(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Rows in batches of at most `budget` tokens (a longer row alone), neighbours of similar length together."""
+    """Return batches of rows of similar length with at most `budget` tokens each; a longer row is its own batch."""
     batches: list[list[int]] = []
     used = budget
     for row in sorted(range(len(lengths)), key=lambda r: -lengths[r]):

@@ -1,7 +1,7 @@
-"""One forward through the frozen base, its tokens owned by many slots.
+"""One forward pass through the frozen base, in which each slot owns some of the tokens.
 
-Submodules at the sites of an unmodified `transformers` model are substituted (`attach.py`). During a pass each of them
-looks up, on the shared `Switchboard`, which methods own which tokens, and lets each act on its own slice.
+`attach.py` replaces the submodules at the sites of a `transformers` model with the modules of this file. During a pass
+each module looks up in the shared `Switchboard` which method owns which tokens, and lets the method act on its slice.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Group:
-    """A run of rows in a batch whose owners share one method (shape): rows `first` … of these slots, in order."""
+    """Consecutive rows of a batch, from row `first`, whose slots share one method and tensor shapes."""
 
     method: SiteMethod
-    places: frozenset[tuple[str, int]]  # (site, layer) where the method acts on this base
+    places: frozenset[tuple[str, int]]  # (site, layer) pairs where the method acts on this base
     tensors: Mapping[str, Tensor]  # each [slots, …]
     first: int
-    slots: tuple[int, ...]  # one owner after another
-    rows: tuple[int, ...]  # how many rows each owns
+    slots: tuple[int, ...]  # the owners, in row order
+    rows: tuple[int, ...]  # the number of rows of each owner
 
 
 @dataclass
 class Pass:
-    """The pass under way."""
+    """The state of one forward pass."""
 
     batch: Batch | StaticBatch
     groups: Sequence[Group]
-    noise: Noise | None = None  # set in training: dropout is on
+    noise: Noise | None = None  # set in training passes: turns dropout on
     training: bool = False
     padded: bool = False
-    paused: bool = False  # what runs now are not tokens of the batch (DeBERTa's relative positions)
+    paused: bool = False  # the running module processes no tokens of the batch (DeBERTa's relative positions)
     sublayer_input: Tensor | None = None
     layer_input: Tensor | None = None
     span: Span = field(default_factory=Span)
-    memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # of each group's method
-    relative: Tensor | None = None  # MPNet's bias by distance, where weights of the pass's own give it: for all layers
+    memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # by group: states that its method stores
+    relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)
 
     @property
     def packed(self) -> Batch:
-        """The batch, where the pass is not of a fixed shape."""
+        """The batch of a pass without fixed shape."""
         assert isinstance(self.batch, Batch)
         return self.batch
 
     def owners(self, index: int) -> tuple[slice, Ownership]:
-        """The token slice of a group in the present layout, and who owns what in it."""
+        """Return the token slice of a group in the current layout, and the owners of its tokens."""
         if isinstance(self.batch, StaticBatch):
             return slice(0, self.batch.tokens), self.batch.owners
         key = (index, self.padded)
@@ -80,7 +80,7 @@ class Pass:
         return self._owners[key]
 
     def segments(self, index: int) -> GroupSegments:
-        """A group's segments as a batch of their own."""
+        """Return the segments of a group as a separate batch."""
         if isinstance(self.batch, StaticBatch):
             return GroupSegments(self.batch, self.batch.tokens, None)
         key = (index, self.padded)
@@ -98,11 +98,12 @@ class Pass:
         return self._segments[key]
 
     def layer(self, layers: tuple[int, ...]) -> int:
-        """The layer that a module stands for now, of those it serves."""
+        """Return the layer for which a module is running, out of the layers that use it."""
         return layers[0] if len(layers) == 1 else self.span.now
 
     @contextmanager
     def as_padded(self) -> Iterator[None]:
+        """Use the padded layout in the `with` block."""
         self.padded = True
         try:
             yield
@@ -111,6 +112,7 @@ class Pass:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
+        """Let no method act in the `with` block."""
         self.paused = True
         try:
             yield
@@ -119,12 +121,12 @@ class Pass:
 
 
 class Switchboard:
-    """Shared by all substituted modules of one model; holds the pass under way, or None."""
+    """The state that all replaced modules of one model share: the current pass, or None."""
 
     def __init__(self) -> None:
         self.current: Pass | None = None
-        self.behind_layer: Callable[[Tensor], None] | None = None  # is given every layer's output
-        self.modules: dict[tuple[str, int], nn.Module] = {}  # the base's own, by site and layer
+        self.on_layer_output: Callable[[Tensor], None] | None = None  # called with the output of every layer
+        self.modules: dict[tuple[str, int], nn.Module] = {}  # the base's modules, by site and layer
 
     def act(
         self,
@@ -136,8 +138,11 @@ class Switchboard:
         columns: slice = ALL,
         undropped: float = 0.0,
     ) -> Tensor:
-        """Let each method that acts at a site change its own tokens of `y` (of its `columns` alone). `x` is what a
-        linear layer read."""
+        """Return `y` after each method that acts at the site has changed its own tokens (only in `columns`).
+
+        `x` is the input of the linear layer at the site. `undropped` is the dropout probability that the method must
+        apply to `y`.
+        """
         current = self.current
         assert current is not None
         changed: list[tuple[slice, Tensor]] = []
@@ -158,8 +163,8 @@ class Switchboard:
             part = torch.cat([flat[:, : columns.start], part, flat[:, columns.stop :]], 1)
         return part.view(y.shape)
 
-    def drops_itself(self, sites: tuple[str, ...], layer: int) -> bool:
-        """Whether the dropout of this place is left to the one method that acts there, to be one kernel with it."""
+    def method_drops(self, sites: tuple[str, ...], layer: int) -> bool:
+        """Return whether the only method that acts here also applies the dropout, in the same kernel."""
         current = self.current
         assert current is not None
         if not isinstance(current.batch, StaticBatch) or current.noise is None or not current.noise.dropout:
@@ -170,6 +175,7 @@ class Switchboard:
     def view(
         self, current: Pass, index: int, inner: nn.Module | None, site: str, layer: int, dtype: torch.dtype
     ) -> tuple[slice, SiteView]:
+        """Return the token slice of a group, and the `SiteView` of its method."""
         where, owners = current.owners(index)
         group = current.groups[index]
         view = SiteView(
@@ -193,7 +199,7 @@ class Switchboard:
 
 
 class Site(nn.Module):
-    """A submodule of the base, with the methods that act there."""
+    """Replaces a submodule of the base: runs it, and lets methods act on its inputs and outputs."""
 
     def __init__(
         self, inner: nn.Module, sites: tuple[str, ...], layers: tuple[int, ...], switchboard: Switchboard, fused: bool
@@ -217,7 +223,7 @@ class Site(nn.Module):
             return self._norm(current, layer, x)
         for site in self.inputs:
             x = board.act(self.inner, site, layer, x)
-        if isinstance(self.inner, Dropout) and board.drops_itself(self.sites, layer):
+        if isinstance(self.inner, Dropout) and board.method_drops(self.sites, layer):
             return board.act(self.inner, self.sites[0], layer, x, undropped=self.inner.p)
         y = self.inner(x)
         for site in self.sites:
@@ -225,7 +231,7 @@ class Site(nn.Module):
         return y
 
     def _norm(self, current: Pass, layer: int, x: Tensor) -> Tensor:
-        """Each method that has norms of its own normalises its own tokens; the base's norm does the rest."""
+        """Return `x` normalised: methods that act here normalise their own tokens, the base's norm all others."""
         flat = x.reshape(-1, x.shape[-1])
         changed: list[tuple[slice, Tensor]] = []
         for index, group in enumerate(current.groups):
@@ -238,26 +244,26 @@ class Site(nn.Module):
 
 
 def _cut(flat: Tensor, where: slice) -> Tensor:
-    """A slice; all of it as it is: the way back of a slice fills zeros and copies."""
+    """Return a slice, or `flat` itself if the slice covers it: the backward of a slice fills zeros and copies."""
     return flat if where.start == 0 and where.stop == flat.shape[0] else flat[where]
 
 
 def _assemble(flat: Tensor, changed: list[tuple[slice, Tensor]], rest: nn.Module | None = None) -> Tensor:
-    """The changed slices, and between them the untouched tokens (through `rest`, if given)."""
+    """Return all tokens: the changed slices, and between them the unchanged tokens (through `rest`, if given)."""
     pieces: list[Tensor] = []
-    at = 0
+    done = 0  # tokens
     for where, piece in [*changed, (slice(flat.shape[0], flat.shape[0]), flat[:0])]:
-        if where.start > at:
-            between = flat[at : where.start]
+        if where.start > done:
+            between = flat[done : where.start]
             pieces.append(between if rest is None else rest(between))
         if piece.shape[0]:
             pieces.append(piece)
-        at = where.stop
+        done = where.stop
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 class Dropout(nn.Module):
-    """Stands for every `nn.Dropout` of the base: on in training passes only, with the pass's own noise."""
+    """Replaces every `nn.Dropout` of the base: active only in training passes, with the noise of the pass."""
 
     def __init__(self, p: float, switchboard: Switchboard) -> None:
         super().__init__()
@@ -269,7 +275,7 @@ class Dropout(nn.Module):
 
 
 class Gelu(nn.Module):
-    """Stands for the base's GELU: in recorded bf16 passes by a kernel, elsewhere as it is."""
+    """Replaces the base's GELU: uses a kernel in recorded bf16 passes, and the original module elsewhere."""
 
     def __init__(self, plain: nn.Module, switchboard: Switchboard) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the encoder asks of a method that acts at sites. `methods/` fulfils it; the encoder knows no method by name."""
+"""The interface between the encoder and a method that acts at sites. `methods/` implements it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ if TYPE_CHECKING:
 
 
 class SiteMethod(Protocol):
+    """A method that acts at sites."""
+
     @property
     def wants(self) -> tuple[str, ...]:
-        """Further states that a `SiteView` shall carry: "sublayer_input", "layer_input"."""
+        """The additional states that the method reads from `SiteView`: "sublayer_input", "layer_input"."""
 
     @property
     def takes_undropped(self) -> bool:
-        """Whether the method applies the base's dropout at its sites itself."""
+        """Whether the method itself applies the base's dropout at its sites."""
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
-        """New values for the method's own tokens `h` [tokens, width] at an output, linear or input site."""
+        """Return new values for the method's own tokens `h` [tokens, width] at an output, linear or input site."""
 
     def norm(self, view: SiteView, x: Tensor) -> Tensor:
-        """The method's own tokens, normalised, at a norm site."""
+        """Return the method's own tokens, normalised, at a norm site."""

@@ -1,6 +1,6 @@
-"""What a method sees at a site: its own tokens, sorted by owner, and its own tensors, stacked by slot.
+"""The data that a method sees at a site: its own tokens, sorted by owner, and its own tensors by slot.
 
-Every operation here applies each owner's tensors to that owner's slice of tokens. A slice never reads another, so
+Every operation here applies each owner's tensors to that owner's slice of tokens. A slice never reads another slice, so
 neither values nor gradients can cross between owners.
 """
 
@@ -23,63 +23,64 @@ from intarsia.encoder.static_shape import StaticBatch
 
 @dataclass(frozen=True)
 class GroupSegments:
-    """The segments of a group as a batch of their own."""
+    """The segments of a group as a separate batch."""
 
     batch: Batch | StaticBatch
-    tokens: int  # in the present layout, padding included
-    real: Tensor | None  # [real tokens] their places in the padded layout; None: packed
+    tokens: int  # in the current layout, including padding
+    real: Tensor | None  # [real tokens] their indices in the padded layout; None: packed layout
 
 
-def _nowhere(*_: object) -> Any:
-    raise RuntimeError("known within a pass only")
+def _outside_pass(*_: object) -> Any:
+    raise RuntimeError("this value of a SiteView exists only inside a pass; run the method through Encoder.forward")
 
 
 @dataclass
 class SiteView:
-    """One method's tokens at one site in the pass under way."""
+    """One method's tokens at one site in the current pass."""
 
     site: str
     layer: int
     tensors: Mapping[str, Tensor]  # each [slots, …]
     owners: Ownership
     module: Any = None  # the frozen base's module at this site
-    module_at: Callable[[str], Any] = _nowhere  # the base's module at another site of this layer
-    segments: Callable[[], GroupSegments] = _nowhere  # the segments that these tokens are
-    memory: dict[Any, Tensor] = field(default_factory=dict)  # the method's own, for the length of a pass
-    noise: Noise | None = None  # set where dropout is on
+    module_at: Callable[[str], Any] = _outside_pass  # the base's module at another site of this layer
+    segments: Callable[[], GroupSegments] = _outside_pass  # the segments of these tokens
+    memory: dict[Any, Tensor] = field(default_factory=dict)  # states that the method stores during the pass
+    noise: Noise | None = None  # set if dropout is on
     training: bool = False
-    dtype: torch.dtype = torch.float32  # of the base's states; tensors are kept in more precision
-    columns: slice | None = None  # of the base's module, where it is several sites in one
-    undropped: float = 0.0  # the probability of the dropout that is left to `bottleneck`
-    input: Tensor | None = None  # [tokens, in] what a linear layer read
-    sublayer_input: Tensor | None = None  # [tokens, d], where the method wants it
-    layer_input: Tensor | None = None  # [tokens, d], where the method wants it
+    dtype: torch.dtype = torch.float32  # of the base's states; `tensors` may have a higher precision
+    columns: slice | None = None  # the columns of this site if the base's module implements several sites
+    undropped: float = 0.0  # the probability of the dropout that `bottleneck` must apply
+    input: Tensor | None = None  # [tokens, in] the input of the linear layer
+    sublayer_input: Tensor | None = None  # [tokens, d], if the method wants it
+    layer_input: Tensor | None = None  # [tokens, d], if the method wants it
 
     def base_bias(self) -> Tensor:
-        """The bias of the base's linear layer at this site."""
+        """Return the bias of the base's linear layer at this site."""
         bias: Tensor = self.module.bias
         return bias if self.columns is None else bias[self.columns]
 
     def drop(self, x: Tensor, p: float) -> Tensor:
-        """Dropout, in training."""
+        """Return `x` after dropout in training, else `x`."""
         return drop(x, p, self.noise)
 
     def each(self, name: str) -> Tensor:
-        """An owner's vector `name` [slots, width] for each of its tokens: [tokens, width], or [width] for one owner."""
+        """Return the vector `name` of each token's owner: [tokens, width], or [width] for a single owner."""
         return self.for_each_token(self.tensors[name])
 
-    def for_each_token(self, stacked: Tensor) -> Tensor:
-        """The same for any tensor [slots, width]."""
-        return self.owners.for_each_token(stacked, self.dtype)
+    def for_each_token(self, by_slot: Tensor) -> Tensor:
+        """Return the row of each token's owner in a tensor [slots, width]: see `each`."""
+        return self.owners.for_each_token(by_slot, self.dtype)
 
     def activate(self, x: Tensor, activation: str) -> Tensor:
+        """Return the named activation of `x`."""
         return ACTIVATIONS[activation](x)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, p: float = 0.0) -> Tensor:
-        """Attention within each of the method's own segments; all [tokens, width]."""
+        """Return attention within each of the method's own segments; all tensors are [tokens, width]."""
         width, rows = q.shape[1], self.segments()
         real = rows.real
-        if real is not None:  # the padded layout: padding takes no part
+        if real is not None:  # padded layout: attention ignores padding
             q, k, v = (x.index_select(0, real) for x in (q, k, v))
         q, k, v = (x.view(-1, heads, width // heads) for x in (q, k, v))
         scale = (width // heads) ** -0.5
@@ -87,25 +88,25 @@ class SiteView:
         return out if real is None else out.new_zeros(rows.tokens, width).index_copy(0, real, out)
 
     def linear(self, x: Tensor, name: str) -> Tensor:
-        """x [tokens, in] → [tokens, out] with `name.weight` [slots, out, in] and, if there, `name.bias`."""
+        """x [tokens, in] → [tokens, out] with `name.weight` [slots, out, in] and, if it exists, `name.bias`."""
         return self.owners.linear(x, self.tensors, name)
 
     def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
-        """h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""
+        """Return h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""
         return self.owners.bottleneck(h, x, self.tensors, name, activation, self.undropped, self.noise)
 
     def base_norm(self, x: Tensor, name: str) -> Tensor:
-        """The base's LayerNorm of this site, with each owner's own `name.weight` and `name.bias` where it has them."""
-        own = f"{name}.weight", f"{name}.bias"
-        if own[0] in self.tensors and (own[1] in self.tensors or self.module.bias is None):
+        """Return the base's LayerNorm of `x`, with each owner's own `name.weight` and `name.bias` if they exist."""
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        if weight in self.tensors and (bias in self.tensors or self.module.bias is None):
             return self.layer_norm(x, name, self.module.eps)
         x = self.module(x)
-        return x + (self.each(own[1]) - self.module.bias) if own[1] in self.tensors else x  # own biases alone
+        return x + (self.each(bias) - self.module.bias) if bias in self.tensors else x  # the task trains only biases
 
     def layer_norm(self, x: Tensor, name: str, eps: float) -> Tensor:
-        """LayerNorm with each owner's own `name.weight` and, if there, `name.bias` [slots, width]."""
+        """Return LayerNorm of `x` with each owner's `name.weight` and, if it exists, `name.bias` [slots, width]."""
         return self.owners.layer_norm(x, self.tensors[f"{name}.weight"], self.tensors.get(f"{name}.bias"), eps)
 
     def batch_norm(self, x: Tensor, name: str, eps: float = 1e-5, momentum: float = 0.1) -> Tensor:
-        """BatchNorm over each owner's own tokens; its running statistics are stored with the other tensors."""
+        """Return BatchNorm over the tokens of each owner; `tensors` holds its running statistics."""
         return self.owners.batch_norm(x, self.tensors, name, self.training, eps, momentum)

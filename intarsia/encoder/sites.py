@@ -1,13 +1,12 @@
-"""Where a method may act: one short entry a model family.
+"""The sites at which a method can act: one short entry for each model family.
 
-A *site* is a named place in a layer. A family's entry says which submodule of the unmodified `transformers` model is
-that place, so that attaching is a substitution of a few submodules and nothing else. To add a family, add an entry to
-`FAMILIES` (docs/add-a-family.md walks through one) and a tiny configuration to the parity tests.
+A *site* is a named place in a layer. The entry of a family maps each site to a submodule of the unmodified
+`transformers` model. Attaching therefore only replaces a few submodules. To add a family, add an entry to `FAMILIES`
+(docs/add-a-family.md shows an example) and a tiny configuration to the parity tests.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ATTENTION_OUTPUT, FFN_OUTPUT, LAYER_OUTPUT = "attention.output", "ffn.output", "layer.output"
-PREFIX = "attention.prefix"  # extra keys and values that a layer's attention sees
+PREFIX = "attention.prefix"  # extra keys and values for the attention of a layer
 NORM_SITES = ("embedding.norm", "attention.norm", "ffn.norm", "final.norm")
 LINEAR_SITES = ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")
 OUTSIDE = -1  # the layer number of sites that belong to no layer: the embeddings and the final norm
@@ -26,7 +25,7 @@ OUTSIDE = -1  # the layer number of sites that belong to no layer: the embedding
 
 @dataclass(frozen=True)
 class MaskedWords:
-    """Where a family's class for masked words keeps the layer in front of its output, and the output's bias."""
+    """The parameter paths in a family's masked-language-model class: the layer before the output, the output bias."""
 
     dense: str
     norm: str
@@ -35,13 +34,13 @@ class MaskedWords:
 
 @dataclass(frozen=True)
 class Classifier:
-    """Where a family's sequence-classification class keeps a dense layer on the first token, whose tanh goes to a
-    linear output. ELECTRA's class has gelu there, DistilBERT's relu, and ModernBERT's a norm behind: these families
-    have no entry."""
+    """The parameter paths in a family's sequence-classification class: a dense layer on the first token, followed by
+    tanh and a linear output. ELECTRA uses gelu, DistilBERT uses relu, and ModernBERT adds a norm: these families have
+    no entry."""
 
     dense: str
     output: str
-    options: Mapping[str, str] = field(default_factory=dict)  # of the configuration, that make it so
+    options: Mapping[str, str] = field(default_factory=dict)  # configuration values that this layout requires
 
 
 _LIKE_ROBERTA: dict[str, Any] = {
@@ -52,24 +51,24 @@ _LIKE_ROBERTA: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One model family: paths of submodules, relative to the model or (`within`) to a layer."""
+    """One model family: the paths of its submodules, relative to the model or (`within`) to a layer."""
 
     layers: str
-    within: Mapping[str, str]  # site → path in a layer; two sites on one module act in this order
+    within: Mapping[str, str]  # site → path in a layer; sites that share a module act in this order
     outside: Mapping[str, str]  # site → path in the model
     attention: str  # path in a layer: the module whose input is the attention sub-layer's input
     masked_words: MaskedWords
-    core: Literal["registry", "mpnet", "deberta"] = "registry"  # how its attention is made packed
+    core: Literal["registry", "mpnet", "deberta"] = "registry"  # how its attention runs on packed batches
     pooler: str | None = "pooler.dense"
     token_types: bool = True
-    positions_after_padding: bool = False  # RoBERTa's habit: positions count from padding index + 1
+    positions_after_padding: bool = False  # RoBERTa: positions start at padding index + 1
     fused_query_key_value: bool = False
-    shared_layers: bool = False  # ALBERT: one module serves many layers
-    pre_norm: bool = False  # ModernBERT: sub-layers normalise their input, not the sum behind them
-    # DeBERTa: the attention module computes with relative positions, and projects them through query and key too.
+    shared_layers: bool = False  # ALBERT: many layers use one module
+    pre_norm: bool = False  # ModernBERT: sub-layers normalise their input, not the residual sum
+    # DeBERTa: the attention module projects relative positions through query and key, like tokens.
     disentangled_attention: bool = False
-    attention_mask: bool = False  # the model needs a mask even where nothing is padded
-    recordable: bool = True  # whether the GPU kernels compute its attention
+    attention_mask: bool = False  # the model needs a mask even without padding
+    recordable: bool = True  # whether the GPU kernels can compute its attention
     classifier: Classifier | None = None
 
 
@@ -136,7 +135,7 @@ FAMILIES: dict[str, Family] = {
         pooler=None,
         disentangled_attention=True,
         attention_mask=True,
-        recordable=False,  # its attention runs on a padded block, whose size differs from pass to pass
+        recordable=False,  # its attention runs on a padded block, whose size differs between passes
         classifier=Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"}),
     ),
     "distilbert": Family(
@@ -205,26 +204,26 @@ FAMILIES: dict[str, Family] = {
         token_types=False,
         fused_query_key_value=True,
         pre_norm=True,
-        recordable=False,  # its attention windows are not in the kernel
+        recordable=False,  # the attention kernel does not support its sliding windows
     ),
 }
 
 
 def family_of(config: Any) -> Family:
-    """The entry for a `transformers` configuration, or an error that names the known families."""
+    """Return the entry for a `transformers` configuration; raise an error that lists the known families otherwise."""
     kind = getattr(config, "model_type", None)
     if kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise EncoderError(
             f"the model family {kind!r} is not known. Known families: {known}. "
-            "To add one, write its entry in intarsia/encoder/sites.py (docs/add-a-family.md)."
+            "To add a family, write its entry in intarsia/encoder/sites.py (docs/add-a-family.md)."
         )
     return FAMILIES[kind]
 
 
 @dataclass(frozen=True)
 class Place:
-    """One module and the layers it serves (several only where layers share weights), with the sites it stands for."""
+    """One module, the layers that use it (several only if layers share weights), and the sites it implements."""
 
     path: str
     layers: tuple[int, ...]
@@ -232,19 +231,19 @@ class Place:
 
 
 def places(family: Family, model: nn.Module) -> Iterator[Place]:
-    """Every module that is a site, in no particular order."""
+    """Yield every module that implements a site, in no particular order."""
     for path in dict.fromkeys(family.outside.values()):
         yield Place(path, (OUTSIDE,), tuple(s for s, p in family.outside.items() if p == path))
-    for prefix, layers in layer_paths(family, model):
+    for layer_path, layers in layer_paths(family, model):
         for path in dict.fromkeys(family.within.values()):
-            yield Place(f"{prefix}.{path}", layers, tuple(s for s, p in family.within.items() if p == path))
+            yield Place(f"{layer_path}.{path}", layers, tuple(s for s, p in family.within.items() if p == path))
 
 
 def layer_paths(family: Family, model: nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(path of a layer module, the layers it serves)."""
-    stack: Any = model.get_submodule(family.layers)
+    """Yield (path of a layer module, the layers that use it)."""
+    modules: Any = model.get_submodule(family.layers)
     if not family.shared_layers:
-        for i in range(len(stack)):
+        for i in range(len(modules)):
             yield f"{family.layers}.{i}", (i,)
         return
     config: Any = model.config
@@ -257,136 +256,3 @@ def layer_paths(family: Family, model: nn.Module) -> Iterator[tuple[str, tuple[i
         ]
         for j in range(inner):
             yield f"{family.layers}.{group}.albert_layers.{j}", tuple(i * inner + j for i in rounds)
-
-
-@dataclass(frozen=True)
-class NormShape:
-    site: str
-    layer: int
-    width: int
-    bias: bool
-
-
-@dataclass(frozen=True)
-class LinearShape:
-    site: str
-    layer: int
-    inputs: int
-    outputs: int
-    bias: bool
-
-
-@dataclass(frozen=True)
-class WeightShape:
-    """One parameter of the base, by its name in the `transformers` model."""
-
-    name: str
-    shape: tuple[int, ...]
-    layers: tuple[int, ...]  # those it belongs to; () for embeddings, pooler and final norm
-    norm: bool  # of a LayerNorm
-    behind: bool  # of the pooler or the final norm: it stands behind all layers
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What counting parameters needs to know of a base; made from a configuration alone, no weights."""
-
-    family: str
-    layers: int
-    width: int
-    heads: int
-    parameters: int
-    pooler: bool
-    pre_norm: bool
-    shared_layers: bool
-    norms: tuple[NormShape, ...] = field(repr=False)
-    linears: tuple[LinearShape, ...] = field(repr=False)
-    weights: tuple[WeightShape, ...] = field(repr=False)
-    words: WeightShape = field(repr=False)  # the word embeddings, one of the weights
-    disentangled_attention: bool = False
-    recordable: bool = True
-
-    @classmethod
-    def of(cls, config: Any) -> Shape:
-        """The shape of `config`'s model (`transformers` builds it on the meta device: no memory, no weights)."""
-        import torch
-        from transformers import AutoModel
-
-        family_of(config)  # the clear error first
-        with torch.device("meta"):
-            return cls.of_model(AutoModel.from_config(config))
-
-    @classmethod
-    def of_model(cls, model: Any) -> Shape:
-        from torch import nn
-
-        family = family_of(model.config)
-        norms: list[NormShape] = []
-        linears: list[LinearShape] = []
-        for place in places(family, model):
-            module = model.get_submodule(place.path)
-            for layer in place.layers:
-                for site in place.sites:
-                    if isinstance(module, nn.LayerNorm):
-                        norms.append(NormShape(site, layer, module.weight.shape[0], module.bias is not None))
-                    elif isinstance(module, nn.Linear) and site in LINEAR_SITES:
-                        out = module.out_features
-                        if family.fused_query_key_value and site in ("query", "key", "value"):
-                            out //= 3
-                        linears.append(LinearShape(site, layer, module.in_features, out, module.bias is not None))
-        weights = _weights(family, model)
-        words = next(name for name, p in model.named_parameters() if p is model.get_input_embeddings().weight)
-        return cls(
-            family=model.config.model_type,
-            layers=sum(len(layers) for _, layers in layer_paths(family, model)),
-            width=model.config.hidden_size,
-            heads=model.config.num_attention_heads,
-            parameters=sum(p.numel() for p in model.parameters()),
-            pooler=family.pooler is not None and getattr(model, family.pooler.split(".")[0], None) is not None,
-            pre_norm=family.pre_norm,
-            shared_layers=family.shared_layers,
-            norms=tuple(sorted(norms, key=lambda n: (n.layer, n.site))),
-            linears=tuple(sorted(linears, key=lambda n: (n.layer, n.site))),
-            weights=weights,
-            words=next(weight for weight in weights if weight.name == words),
-            disentangled_attention=family.disentangled_attention,
-            recordable=family.recordable,
-        )
-
-    def merge_refusal(self, site: str, layer: int) -> str | None:
-        """Why a task's change at a site cannot be merged into a plain model of this base; None: it can be."""
-        if self.shared_layers and layer >= 0:
-            return (
-                f"nothing can be merged into {self.family}: its layers share one set of weights, and a task has "
-                "tensors of its own for each layer."
-            )
-        if self.disentangled_attention and site in ("query", "key"):
-            return (
-                f"query and key cannot be merged into {self.family}: it projects relative positions through the same "
-                "layers, and a task changes what tokens read there, not positions."
-            )
-        return None
-
-    def norm(self, site: str, layer: int) -> NormShape | None:
-        return next((n for n in self.norms if n.site == site and n.layer == layer), None)
-
-    def linear(self, site: str, layer: int) -> LinearShape:
-        return next(n for n in self.linears if n.site == site and n.layer == layer)
-
-
-def _weights(family: Family, model: Any) -> tuple[WeightShape, ...]:
-    from torch import nn
-
-    norms = {path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
-    layers = dict(layer_paths(family, model))
-    behind = tuple(path for path in (family.pooler, family.outside.get("final.norm")) if path is not None)
-    found = []
-    for name, parameter in model.named_parameters():
-        own = next((served for prefix, served in layers.items() if name.startswith(f"{prefix}.")), ())
-        path = name.rpartition(".")[0]
-        found.append(WeightShape(name, tuple(parameter.shape), own, path in norms, path in behind))
-    return tuple(found)

@@ -1,8 +1,7 @@
-"""Slots: the tensors of all resident inlays of one shape, as one stack.
+"""Slots of one shape: one buffer for the tensors of all resident inlays of that shape.
 
-A slot is one row of a flat buffer [slots, parameters]; the named tensors are views of it, [slots, …]. Putting an inlay
-into a slot is a copy into one row, whatever else is resident, and an optimizer step is a handful of sweeps over the
-buffer.
+A slot is one row of the buffer [slots, parameters]. The named tensors are views of the buffer, [slots, …]. Putting an
+inlay into a slot copies one row and does not touch the other slots. An optimizer step reads the buffer a few times.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """A stack of `capacity` rows for tensors of the given specs."""
+    """`capacity` slots for tensors of the given specs."""
 
     def __init__(
         self,
@@ -34,78 +33,78 @@ class Slots:
         self.specs = dict(specs)
         self.capacity = capacity
         self.width = sum(s.size for s in self.specs.values())
-        # Not filled: the operating system hands out pages as slots are first written.
+        # Not initialised: the operating system allocates memory when a slot is first written.
         self.buffer = torch.empty(capacity, self.width, device=device, dtype=dtype)
         self.tensors = self.views(self.buffer)
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
-        """The named tensors [rows, …] in a buffer of this layout [rows, parameters]."""
+        """Return the named tensors [rows, …] as views of a buffer with this layout [rows, parameters]."""
         views: dict[str, Tensor] = {}
-        at = 0
+        start = 0
         for name, spec in self.specs.items():
-            views[name] = buffer[:, at : at + spec.size].view(buffer.shape[0], *spec.shape)
-            at += spec.size
+            views[name] = buffer[:, start : start + spec.size].view(buffer.shape[0], *spec.shape)
+            start += spec.size
         return views
 
     def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copy one inlay's tensors into a slot. They must be exactly those of the specs: a longer row would reach into
-        the next slot."""
+        """Copy the tensors of one inlay into a slot. Their names and shapes must equal the specs, because a longer row
+        would overwrite the next slot."""
         given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if given != (wanted := {name: spec.shape for name, spec in self.specs.items()}):
-            name = next(n for n in {**wanted, **given} if wanted.get(n) != given.get(n))
+        if given != (expected := {name: spec.shape for name, spec in self.specs.items()}):
+            name = next(n for n in {**expected, **given} if expected.get(n) != given.get(n))
             raise IntarsiaError(
-                f"the tensor {name!r} has the shape {given.get(name)}, and its method wants {wanted.get(name)} on this "
-                "base (None: no such tensor). The file was not made by this method over this base."
+                f"the tensor {name!r} has the shape {given.get(name)}; its method on this base expects "
+                f"{expected.get(name)} (None: no tensor). Use an inlay that was trained with this method on this base."
             )
         if self.specs:
             row = [tensors[name].to(self.buffer.device).reshape(-1) for name in self.specs]
             torch.cat(row, out=self.buffer[slot])
 
     def get(self, slot: int) -> dict[str, Tensor]:
-        """A copy of what a slot holds."""
+        """Return a copy of the tensors in a slot."""
         return {name: view[slot].detach().clone() for name, view in self.tensors.items()}
 
     def leaves(self) -> dict[str, Tensor]:
-        """The tensors as autograd leaves that share the buffer's memory."""
+        """Return the tensors as autograd leaves that share the buffer's memory."""
         return {name: view.detach().requires_grad_(self.specs[name].trained) for name, view in self.tensors.items()}
 
     def gradient(self, loss: Tensor, leaves: Mapping[str, Tensor]) -> Tensor:
-        """The gradient of `loss` by `leaves`, laid out as the buffer [slots, parameters]; 0 where nothing flows."""
-        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        return self.laid_out(leaves, iter(torch.autograd.grad(loss, wanted, allow_unused=True)))
+        """Return the gradient of `loss` by `leaves` in the buffer's layout [slots, parameters]; 0 for unused leaves."""
+        trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        return self.laid_out(leaves, iter(torch.autograd.grad(loss, trained, allow_unused=True)))
 
-    def laid_out(self, leaves: Mapping[str, Tensor], found: Iterator[Tensor | None]) -> Tensor:
-        """Gradients of the leaves that take one, in their order, laid out as the buffer."""
-        parts = [next(found) if leaf.requires_grad else None for leaf in leaves.values()]
+    def laid_out(self, leaves: Mapping[str, Tensor], gradients: Iterator[Tensor | None]) -> Tensor:
+        """Return `gradients`, given in the order of the trained leaves, in the buffer's layout."""
+        parts = [next(gradients) if leaf.requires_grad else None for leaf in leaves.values()]
         if self.capacity == 1:
             return self._one_row(parts)
         whole = (torch.zeros_like(leaf) if p is None else p for leaf, p in zip(leaves.values(), parts, strict=True))
         return torch.cat([part.reshape(self.capacity, -1) for part in whole], 1)
 
     def _one_row(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """Where every tensor is one piece of the buffer: copies all at once, one for each type of number."""
+        """Return the gradients of a single slot. Each tensor is contiguous, so one call for each dtype copies them."""
         row = torch.empty_like(self.buffer)
-        kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
         pieces = row[0].split([spec.size for spec in self.specs.values()])
         for piece, part in zip(pieces, parts, strict=True):
             if part is None:
                 piece.zero_()
                 continue
-            into, of = kinds.setdefault(part.dtype, ([], []))
-            into.append(piece)
-            of.append(part.reshape(-1))
-        for into, of in kinds.values():
-            torch._foreach_copy_(into, of)
+            targets, sources = by_dtype.setdefault(part.dtype, ([], []))
+            targets.append(piece)
+            sources.append(part.reshape(-1))
+        for targets, sources in by_dtype.values():
+            torch._foreach_copy_(targets, sources)
         return row
 
     def mask(self, which: str) -> Tensor:
-        """[parameters] the spec's flag or factor (`decay`, `trained`, `rate`) of each."""
+        """Return [parameters]: the flag or factor (`decay`, `trained`, `rate`) of each parameter's spec."""
         parts = [torch.full((s.size,), float(getattr(s, which))) for s in self.specs.values()]
         return torch.cat(parts).to(self.buffer.device, self.buffer.dtype)
 
 
 def start(specs: Mapping[str, Spec], encoder: Encoder, seed: int) -> dict[str, Tensor]:
-    """Fresh tensors for one inlay, as its specs say."""
+    """Return new tensors for one inlay, initialised by its specs."""
     generator = torch.Generator().manual_seed(seed)
     return {name: _start(spec, encoder, generator) for name, spec in specs.items()}
 
@@ -113,11 +112,11 @@ def start(specs: Mapping[str, Spec], encoder: Encoder, seed: int) -> dict[str, T
 def _start(spec: Spec, encoder: Encoder, generator: torch.Generator) -> Tensor:
     if spec.start == "base":
         if spec.parameter is not None:
-            found = encoder.weights[spec.parameter]
+            tensor = encoder.weights[spec.parameter]
         else:
             assert spec.site is not None
-            found = encoder.at_site(*spec.site, spec.tensor).tensor
-        return found.detach().to(torch.float32, copy=True)
+            tensor = encoder.at_site(*spec.site, spec.tensor).tensor
+        return tensor.detach().to(torch.float32, copy=True)
     if spec.start == "identity":
         return torch.eye(*spec.shape)
     tensor = torch.ones(spec.shape) if spec.start == "ones" else torch.full(spec.shape, spec.value)

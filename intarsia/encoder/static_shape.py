@@ -1,7 +1,8 @@
-"""Passes of a fixed shape, for GPUs: who owns which token is read from tables on the device, so that a pass recorded
-once serves every batch that fits. All slots in it share one method and one stack of tensors.
+"""Passes of a fixed shape, for GPUs.
 
-What is computed is what `packed`, `owned` and `noise` compute, by the kernels in `intarsia/kernels`.
+Tables on the device map tokens to slots, so a pass that is recorded once can run every batch that fits. All slots of
+the pass share one method and one tensor shape. The kernels in `intarsia/kernels` compute the same values as
+`attention.py`, `owners.py` and `noise.py`.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceOwners:
-    """Which slot owns which tokens of a pass of fixed shape: the `Ownership` of recorded passes."""
+    """The owners of the tokens in a pass of fixed shape: the `Ownership` of recorded passes."""
 
     layout: Layout
-    low_precision: Mapping[str, Tensor]  # the stack's tensors in the base's precision, [slots, …]; same names
+    low_precision: Mapping[str, Tensor]  # copies of the slots' tensors in the base's precision, [slots, …]
 
     @property
     def slots(self) -> range:
-        return range(self.layout.slots)  # the host does not know which of them own tokens
+        return range(self.layout.slots)  # the host does not know which slots own tokens
 
     @cached_property
     def owner_of_token(self) -> Tensor:
-        """[tokens]; padding has an owner too."""
-        tiles = self.layout.tile_slot.long()  # every token of a tile has the same owner
-        return tiles[:, None].expand(-1, self.layout.align).reshape(-1)
+        """[tokens]; padding also has an owner."""
+        slot_of_tile = self.layout.tile_slot.long()  # all tokens of a tile have the same owner
+        return slot_of_tile[:, None].expand(-1, self.layout.align).reshape(-1)
 
-    def for_each_token(self, stacked: Tensor, dtype: torch.dtype) -> Tensor:
+    def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
         from intarsia.kernels import rows
 
-        return rows.spread(stacked, dtype, self.layout)
+        return rows.spread(by_slot, dtype, self.layout)
 
     def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
         from intarsia.kernels import linear
@@ -74,6 +75,7 @@ class DeviceOwners:
         return bottleneck.bottleneck(h, None if x is h else x, weights, low, activation, self.layout, p, site)  # type: ignore[arg-type]
 
     def prefix(self, tensors: Mapping[str, Tensor], name: str) -> StaticPrefixStates:
+        """Return the prefix keys and values of every slot."""
         key, value = f"{name}.key", f"{name}.value"
         return StaticPrefixStates(tensors[key], tensors[value], self.low_precision[key], self.low_precision[value])
 
@@ -85,12 +87,12 @@ class DeviceOwners:
     def batch_norm(
         self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
     ) -> Tensor:
-        raise RuntimeError("a recorded pass has no BatchNorm: `recordable` of a method that calls it must be False")
+        raise RuntimeError("a recorded pass has no BatchNorm: `recordable` of a method that uses it must be False")
 
 
 @dataclass(frozen=True)
 class StaticPrefixStates:
-    """Keys and values that a slot's tokens see beside their segment's own; `attention.PrefixStates` by slot."""
+    """Extra keys and values for the tokens of each slot: `attention.PrefixStates` by slot instead of by row."""
 
     keys: Tensor  # [slots, P, d]
     values: Tensor
@@ -99,7 +101,7 @@ class StaticPrefixStates:
 
 
 class DeviceNoise(Noise):
-    """Dropout by each slot's own seed: what a job drops does not depend on its neighbours."""
+    """Dropout with a separate seed for each slot, so that it does not depend on the other jobs in the pass."""
 
     fuses_gates = True
 
@@ -108,7 +110,7 @@ class DeviceNoise(Noise):
         self.calls = 0
 
     def site(self) -> int:
-        """A number for one call in the pass: the same in every pass of this kind."""
+        """Return the number of this call in the pass. It is the same in every replay of the recorded pass."""
         self.calls += 1
         return self.calls
 
@@ -131,7 +133,7 @@ class DeviceNoise(Noise):
         return gates.gated(theta, difference, alpha, self.site(), self.layout, edge, *stretch, penalty)
 
     def uniform(self, shape: torch.Size | tuple[int, ...]) -> Tensor:
-        """For a job that is alone in its pass."""
+        """Return uniform numbers, for a job that runs exclusively in its pass."""
         from intarsia.kernels import uniform
 
         return uniform.uniform(shape, self.site(), self.layout)
@@ -139,7 +141,7 @@ class DeviceNoise(Noise):
 
 @dataclass(frozen=True)
 class StaticBatch:
-    """Tokens at fixed addresses. Stands where `packed.Batch` stands in other passes."""
+    """Tokens at fixed addresses. A recorded pass uses it instead of `packed.Batch`."""
 
     ids: Tensor  # [tokens]
     types: Tensor
@@ -165,16 +167,17 @@ class StaticBatch:
         relative: Tensor | None,
         prefix: StaticPrefixStates | None = None,
     ) -> Tensor:
+        """Return attention within each segment: [tokens, H, D]."""
         from intarsia.kernels import attention
         from intarsia.kernels.prefix_attention import Seen
 
         drops = noise if isinstance(noise, DeviceNoise) and noise.dropout and p > 0.0 else None
         site = drops.site() if drops else 0
-        also = None
+        static_prefix = None
         if prefix is not None:
             seen = Seen(prefix.low_keys, prefix.low_values, drops.site() if drops else 0)
-            also = prefix.keys, prefix.values, seen
+            static_prefix = prefix.keys, prefix.values, seen
         p = p if drops else 0.0
         return attention.attention(
-            q, k, v, self.owners.layout, scale=scale, p=p, site=site, relative=relative, prefix=also
+            q, k, v, self.owners.layout, scale=scale, p=p, site=site, relative=relative, prefix=static_prefix
         )  # fmt: skip

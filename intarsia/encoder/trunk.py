@@ -1,4 +1,4 @@
-"""The trunk: the layers below the lowest one in which a method acts. A pass may skip them, or compute only them."""
+"""The trunk: the layers below the lowest layer in which a method acts. A pass may skip the trunk or compute only it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from intarsia.encoder.routed import Switchboard
 
 
 class SpannedLayer:
-    """Stands for the `forward` of a layer's module: does what it did, or hands its input on where it is left out."""
+    """Replaces the `forward` of a layer's module: runs the layer, or returns its input if the pass skips the layer."""
 
     def __init__(self, plain: Callable[..., Any], switchboard: Switchboard) -> None:
         self.plain, self.switchboard = plain, switchboard
-        self.beside: int | None = None  # what the layer gives beside its states, as a tuple; None: it gives no tuple
+        self.extras: int | None = None  # values after the states in the layer's tuple; None: it returns no tuple
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         current = self.switchboard.current
         if current is None:
             return self.plain(hidden_states, *args, **kwargs)
         span = current.span
-        span.now += 1  # every layer is called once in a pass, in order; a shared module as often as it serves
+        span.now += 1  # a pass calls the layers in order; a shared module runs once for each layer that uses it
         if span.now == span.first and span.given is not None:
             hidden_states = span.given
         if span.now == span.end:
             span.entered = hidden_states
         if span.left_out:
-            return hidden_states if self.beside is None else (hidden_states, *[None] * self.beside)
+            return hidden_states if self.extras is None else (hidden_states, *[None] * self.extras)
         out = self.plain(hidden_states, *args, **kwargs)
-        self.beside = len(out) - 1 if isinstance(out, tuple) else None  # known since the self-check at attaching
+        self.extras = len(out) - 1 if isinstance(out, tuple) else None  # the self-check in `Encoder` sets it first
         return out
 
 
-def stand_for(module: nn.Module, switchboard: Switchboard) -> None:
+def replace_forward(module: nn.Module, switchboard: Switchboard) -> None:
+    """Replace the `forward` of a layer's module with a `SpannedLayer`."""
     module.forward = SpannedLayer(module.forward, switchboard)

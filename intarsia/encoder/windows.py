@@ -1,4 +1,4 @@
-"""Texts as segments that know which characters each token stands for; long ones as overlapping windows."""
+"""Tokenizes texts and records the characters of each token; splits long texts into overlapping windows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from intarsia.encoder.packed import Segment
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
 
-AT_ONCE = 1000  # texts
+TEXTS_PER_CALL = 1000  # of the tokenizer
 
 
 class Window(NamedTuple):
-    """One segment of a text, or of a text and its pair."""
+    """One segment of a text, or of a text with its pair."""
 
-    text: int  # which of the texts
+    text: int  # the index of the text
     segment: Segment
-    characters: np.ndarray  # [tokens, 2] from where to where, in the pair where there is one; -1 for all other tokens
+    characters: np.ndarray  # [tokens, 2] start and end in the pair, or in the text if there is no pair; other tokens -1
 
 
 def windows(
@@ -32,32 +32,34 @@ def windows(
     max_length: int | None = None,
     overlap: int = 0,
 ) -> Iterator[Window]:
-    """The windows of each text, in order. Without `max_length` a text is one window, however long.
+    """Yield the windows of each text, in order. Without `max_length` each text is one window of any length.
 
-    With it, only the pair is cut (the text, where there is no pair), and neighbouring windows share `overlap` tokens.
+    With `max_length`, windows split the pair (or the text, if there is no pair); neighbours share `overlap` tokens.
     """
-    own = 0 if pairs is None else 1
-    cut = {"truncation": False} if max_length is None else _cutting(pairs is not None, max_length, overlap)
-    for first in range(0, len(texts), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        found = encoder.tokenizer(
+    measured = 0 if pairs is None else 1  # the sequence whose characters are recorded
+    truncation = {"truncation": False} if max_length is None else _truncation(pairs is not None, max_length, overlap)
+    for first in range(0, len(texts), TEXTS_PER_CALL):
+        part = slice(first, first + TEXTS_PER_CALL)
+        encoded = encoder.tokenizer(
             list(texts[part]),
             None if pairs is None else list(pairs[part]),
             return_offsets_mapping=True,
             return_attention_mask=False,
             verbose=False,
-            **cut,
+            **truncation,
         )
-        types = found.get("token_type_ids") if encoder.family.token_types else None
-        of = found.get("overflow_to_sample_mapping") or range(len(found["input_ids"]))
-        for row, (ids, offsets, text) in enumerate(zip(found["input_ids"], found["offset_mapping"], of, strict=True)):
+        types = encoded.get("token_type_ids") if encoder.family.token_types else None
+        text_of_row = encoded.get("overflow_to_sample_mapping") or range(len(encoded["input_ids"]))
+        for row, (ids, offsets, text) in enumerate(
+            zip(encoded["input_ids"], encoded["offset_mapping"], text_of_row, strict=True)
+        ):
             characters = np.array(offsets, np.int32).reshape(-1, 2)
-            characters[[side != own for side in found.sequence_ids(row)]] = -1
-            kinds = None if types is None else array("b", types[row])
-            yield Window(first + text, Segment(array("i", ids), kinds), characters)
+            characters[[side != measured for side in encoded.sequence_ids(row)]] = -1
+            row_types = None if types is None else array("b", types[row])
+            yield Window(first + text, Segment(array("i", ids), row_types), characters)
 
 
-def _cutting(pairs: bool, max_length: int, overlap: int) -> dict[str, object]:
+def _truncation(pairs: bool, max_length: int, overlap: int) -> dict[str, object]:
     return {
         "truncation": "only_second" if pairs else True,
         "max_length": max_length,

@@ -1,4 +1,4 @@
-"""The output layer for masked words that a pretrained checkpoint may hold beside its encoder."""
+"""Reads the masked-language-model head that a pretrained checkpoint may contain."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ if TYPE_CHECKING:
 
 
 def read_word_head(checkpoint: str, names: MaskedWords) -> dict[str, Tensor]:
-    """Its tensors as tasks/word_head.py names them; empty where the checkpoint has none, or one with an output matrix
-    of its own: ours is tied to the word embeddings."""
+    """Return the tensors of the head under the names of tasks/word_head.py.
+
+    The result is empty if the checkpoint has no head, or a head whose output matrix is not tied to the word embeddings.
+    """
     model, missing = _read(checkpoint)
     if not model.config.tie_word_embeddings or any(name.startswith(names.dense) for name in missing):
         return {}
     weights = dict(model.named_parameters())
-    wanted = {
+    sources = {
         "dense.weight": f"{names.dense}.weight",
         "dense.bias": f"{names.dense}.bias",
         "norm.weight": f"{names.norm}.weight",
         "norm.bias": f"{names.norm}.bias",
         "output.bias": names.bias,
-    }  # some have no biases
-    return {ours: weights[name].detach() for ours, name in wanted.items() if name in weights and name not in missing}
+    }  # some families have no biases
+    return {ours: weights[name].detach() for ours, name in sources.items() if name in weights and name not in missing}
 
 
 def _read(checkpoint: str) -> tuple[Any, set[str]]:
-    """The family's model for masked words, and which of its weights the checkpoint does not hold."""
+    """Return the masked-language model of the family, and the names of the weights that the checkpoint lacks."""
     from transformers import AutoModelForMaskedLM
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
-    logging.set_verbosity_error()  # a checkpoint without such a layer is no reason for alarm
+    logging.set_verbosity_error()  # a checkpoint without a head is valid and needs no warning
     try:
         model, info = AutoModelForMaskedLM.from_pretrained(
             checkpoint, dtype=torch.float32, output_loading_info=True, use_safetensors=True, trust_remote_code=False

@@ -13,7 +13,7 @@ from intarsia.methods import PRESETS, Full, Method, parse, short_name, to_dict
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
-    from intarsia.encoder.sites import Shape
+    from intarsia.encoder.shape import Shape
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def catalogue(
 def shape_of(source: str | Path) -> Shape:
     """Return an encoder's shape. If its files are local, only its configuration and weight names are read."""
     from intarsia.encoder.encoder import Encoder
-    from intarsia.encoder.sites import Shape, family_of
+    from intarsia.encoder.shape import Shape
+    from intarsia.encoder.sites import family_of
     from intarsia.encoder.sources import EMBEDDED, embedded_folder
 
     folder = embedded_folder() if str(source) == EMBEDDED else Path(source).expanduser()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.lab import cost
 from intarsia.lab.comparison import Result, Row

@@ -15,7 +15,7 @@ from intarsia.methods import Full, Method
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.train.run import Run
 
 ASSUMED = (

@@ -1,4 +1,4 @@
-"""The methods, one paper a file. Adding one touches its own file, its test, and one line of `registry.py`."""
+"""The methods, one file for each paper. A new method needs a file, a test, and one line in `registry.py`."""
 
 from __future__ import annotations
 
@@ -18,69 +18,71 @@ from intarsia.methods.registry import *  # noqa: F403
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in vars(registry).values() if isinstance(kind, type) and issubclass(kind, Method)
 }
-_OF_PRESET = {name: kind for kind in METHODS.values() for name in kind.presets}
+_METHOD_OF_PRESET = {name: kind for kind in METHODS.values() for name in kind.presets}
 
 
-def _listed() -> dict[str, Preset]:
-    """All presets, in the order in which they are listed."""
-    found = {name: preset for kind in METHODS.values() for name, preset in kind.presets.items()}
-    names = [name for name, preset in found.items() if preset.after is None]
-    for name, preset in found.items():
+def _all_presets() -> dict[str, Preset]:
+    """Return all presets, in the order of listings."""
+    presets = {name: preset for kind in METHODS.values() for name, preset in kind.presets.items()}
+    names = [name for name, preset in presets.items() if preset.after is None]
+    for name, preset in presets.items():
         if preset.after is not None:
             names.insert(names.index(preset.after) + 1, name)
-    return {name: found[name] for name in names}
+    return {name: presets[name] for name in names}
 
 
-PRESETS = _listed()
+PRESETS = _all_presets()
 
 
 def from_dict(config: dict[str, Any]) -> Method:
-    """The method that `to_dict` wrote."""
+    """Return the method that `to_dict` wrote."""
     options = dict(config)
     kind = options.pop("type", None)
     if not isinstance(kind, str) or kind not in METHODS:
-        raise IntarsiaError(f"the method {kind!r} is not known; known methods: {', '.join(METHODS)}.")
+        raise IntarsiaError(f"the method {kind!r} is not known. Known methods: {', '.join(METHODS)}.")
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     try:
         return METHODS[kind](**options)
     except TypeError as error:
-        raise IntarsiaError(f"the method {kind!r} does not take these options: {error}") from error
+        raise IntarsiaError(f"the method {kind!r} does not have these options: {error}") from error
 
 
 def parse(text: str, options: Sequence[str] = ()) -> Method:
-    """A method as written on the command line: a name, with its size after a dash (`houlsby-64`, `lt-sft-0.5%`), and
-    `KEY=VALUE` options."""
+    """Return the method that the command line names.
+
+    `text` is a name, with an optional size after a dash (`houlsby-64`, `lt-sft-0.5%`). `options` are `KEY=VALUE`.
+    """
     names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
     if not names:
         raise IntarsiaError(
-            f"the method {text!r} is not known; known methods: {', '.join(PRESETS)}; with a size as in houlsby-64."
+            f"the method {text!r} is not known. Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
         )
     name = max(names, key=len)
-    kind, preset = _OF_PRESET[name], PRESETS[name]
+    kind, preset = _METHOD_OF_PRESET[name], PRESETS[name]
     sized, size = text != name, text.removeprefix(name).removeprefix("-")
     if sized and preset.size is None:
-        raise IntarsiaError(f"the method {name} has no size, so {text!r} cannot be read: write {name}.")
+        raise IntarsiaError(f"the method {name} has no size, so {text!r} is not valid: write {name}.")
     fields = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if sized else []), *options])
     unknown = sorted(set(values) - set(fields))
     if unknown:
-        has = f"it has: {', '.join(fields)}" if fields else "it has none"
-        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {has}.")
+        known = f"its options are: {', '.join(fields)}" if fields else "it has no options"
+        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {known}.")
     return kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
 
 
 def short_name(config: Mapping[str, Any]) -> str:
-    """A stored method as one would write it on the command line, without its lesser options: `houlsby-64`."""
+    """Return the preset name and size of a stored method, as on the command line: `houlsby-64`."""
 
     def fits(preset: Preset) -> bool:
-        told = preset.options.items()
-        return all(bool(config.get(k)) if k == preset.size else config.get(k) == v for k, v in told)
+        options = preset.options.items()
+        return all(bool(config.get(k)) if k == preset.size else config.get(k) == v for k, v in options)
 
     known = METHODS[config["type"]].presets if config["type"] in METHODS else {}
-    found = [(name, preset) for name, preset in known.items() if fits(preset)]
-    if not found:
+    fitting = [(name, preset) for name, preset in known.items() if fits(preset)]
+    if not fitting:
         return str(config["type"])
-    name, preset = max(found, key=lambda pair: len(pair[1].options))  # of equal ones the first
+    name, preset = max(fitting, key=lambda pair: len(pair[1].options))  # the first, if several are equal
     size = None if preset.size is None or config.get("entries") else config.get(preset.size)
     if not size:
         return name
@@ -88,18 +90,18 @@ def short_name(config: Mapping[str, Any]) -> str:
 
 
 def full_name(config: Mapping[str, Any]) -> str:
-    """The same with the options that are not those of its name: `houlsby-64 std=1e-07`."""
+    """Return the short name and all options that differ from its defaults: `houlsby-64 std=1e-07`."""
     name = short_name(config)
     try:
-        usual = to_dict(parse(name))
-    except IntarsiaError:  # stored with a name that is no longer known
+        defaults = to_dict(parse(name))
+    except IntarsiaError:  # this version no longer has the stored method
         return name
-    other = {key: value for key, value in config.items() if key in usual and usual[key] != value}
+    other = {key: value for key, value in config.items() if key in defaults and defaults[key] != value}
     return " ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in other.items())])
 
 
 def _value(key: str, text: str, annotation: str) -> Any:
-    """An option's text as its annotated type."""
+    """Return the value of an option's text in its annotated type."""
     try:
         if text.lower() == "none" and "None" in annotation:
             return None
@@ -113,16 +115,16 @@ def _value(key: str, text: str, annotation: str) -> Any:
         number = numbers.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
-        raise IntarsiaError(f"the option {key}={text} cannot be read: {annotation} was expected.") from None
+        raise IntarsiaError(f"the option {key}={text} is not valid: {annotation} was expected.") from None
 
 
 def _number(text: str) -> float:
-    """`0.005` or `0.5%`."""
+    """Return the value of `0.005` or `0.5%`."""
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def layer_span(text: str) -> tuple[int, ...]:
-    """`0,2,6-11` → (0, 2, 6, 7, 8, 9, 10, 11)."""
+    """Return the layers of a list: `0,2,6-11` → (0, 2, 6, 7, 8, 9, 10, 11)."""
     layers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -1,6 +1,7 @@
-"""Bapna & Firat 2019: one adapter on each layer's output, with a LayerNorm of its own in front; the base's are frozen.
+"""Bapna adapters (Bapna & Firat 2019): one adapter on the output of each layer, which begins with its own LayerNorm.
 
-y = x + W_up relu(W_down LN(x) + b_down) + b_up. 2md + m + d + 2d parameters a layer.
+y = x + W_up relu(W_down LN(x) + b_down) + b_up. Each layer has 2md + m + d + 2d parameters. The LayerNorms of the base
+stay frozen.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_la
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _EPS = 1e-6
 
 
 @dataclass(frozen=True)
 class Bapna(Method):
-    """Adapters of `size` hidden units behind each layer."""
+    """Adapters of `size` hidden units after each layer."""
 
     size: int = 64
     layers: tuple[int, ...] | None = None  # None: all
@@ -64,5 +65,5 @@ class Bapna(Method):
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         name = f"{view.layer}.{view.site}"
-        normal = view.layer_norm(h, f"{name}.norm", _EPS)
-        return view.bottleneck(h, normal, name, self.activation)
+        normalised = view.layer_norm(h, f"{name}.norm", _EPS)
+        return view.bottleneck(h, normalised, name, self.activation)

@@ -1,7 +1,7 @@
-"""BitFit (Ben Zaken et al. 2021): every bias vector of the base, and nothing else.
+"""BitFit (Ben Zaken et al. 2021): trains every bias vector of the base, and nothing else.
 
-Stored are the task's own biases, not differences; `h + (b - b0)` is what a linear layer with bias b would have given,
-and exactly h at the start.
+The inlay stores the task's biases b, not differences from the base's biases b0. `h + (b - b0)` is the output of a
+linear layer with bias b; it is exactly h at the start.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tenso
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _SITES = (*LINEAR_SITES, *NORM_SITES)
 
 
 @dataclass(frozen=True)
 class BitFit(Method):
-    """A task's own biases. `sites` chooses some of them: ("query", "ffn.up") is the half that the paper recommends."""
+    """The biases of a task. `sites` selects some of them; ("query", "ffn.up") is the half that the paper recommends."""
 
     sites: tuple[str, ...] | None = None  # None: all
-    layers: tuple[int, ...] | None = None  # None: all, and those outside the layers
-    pooler: bool = False  # the base pooler's bias too, for heads on the pooler
+    layers: tuple[int, ...] | None = None  # None: all, and the biases outside the layers
+    pooler: bool = False  # train the pooler's bias too, for heads that read the pooler
 
     name: ClassVar[str] = "bitfit"
     paper: ClassVar[str] = "Ben Zaken et al. 2021"
@@ -49,13 +49,18 @@ class BitFit(Method):
         return self.pooler
 
     def recordable(self, shape: Shape) -> bool:
-        return not self.pooler  # recorded heads read through the base's pooler, or one of their own
+        return not self.pooler  # recorded heads use the base's pooler or their own
 
     def check(self, shape: Shape) -> None:
         if not self.count(shape):
-            raise IntarsiaError(f"BitFit has nothing to train on this base ({shape.family}): it has no such bias.")
+            raise IntarsiaError(
+                f"BitFit has nothing to train: this base ({shape.family}) has no bias at the chosen sites and layers. "
+                "Choose others, or another method."
+            )
         if self.pooler and not shape.pooler:
-            raise IntarsiaError(f"this base ({shape.family}) has no pooler whose bias could be trained.")
+            raise IntarsiaError(
+                f"BitFit cannot train the pooler's bias: this base ({shape.family}) has no pooler. Use pooler=no."
+            )
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((site, layer) for site, layer, _ in self._biases(shape))
@@ -85,7 +90,7 @@ class BitFit(Method):
             plain.at("pooler", OUTSIDE, "bias").copy_(tensors[f"{OUTSIDE}.pooler.bias"])
 
     def _biases(self, shape: Shape) -> Iterator[tuple[str, int, int]]:
-        """(site, layer, width) of each."""
+        """Yield (site, layer, width) of each trained bias."""
         layers = {*chosen_layers(self.layers, shape), *((OUTSIDE,) if self.layers is None else ())}
         for linear in shape.linears:
             if linear.bias and linear.layer in layers and linear.site in (self.sites or _SITES):

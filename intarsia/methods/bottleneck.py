@@ -1,11 +1,12 @@
 """Bottleneck adapters (Houlsby et al. 2019, Parameter-Efficient Transfer Learning for NLP).
 
-Two a layer: on the projected, dropped-out output h of the attention and of the feed-forward sub-layer, before the
-residual add: LN(x + A(h)) with A(h) = h + W_up gelu(W_down h + b_down) + b_up. Both matrices start near zero, so A
-starts near the identity. The LayerNorms of the task are trained too. 2md + d + m parameters an adapter.
+Each layer has two adapters: one on the output h of the attention and one on the output of the feed-forward sub-layer,
+after dropout and before the residual sum: LN(x + A(h)) with A(h) = h + W_up gelu(W_down h + b_down) + b_up. Both
+matrices start near zero, so A starts near the identity. The method also trains the LayerNorms. An adapter has
+2md + d + m parameters.
 
-The variants that the authors tried (section 3.6) are options: other activations, a norm inside, more layers inside,
-attention only, parallel to the sub-layer, multiplicative.
+The options cover the variants of the paper (section 3.6): other activations, a norm or more layers inside the adapter,
+adapters after attention only, parallel adapters, and multiplicative adapters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, NormShape
+from intarsia.encoder.shape import NormShape
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.errors import check_choice
 from intarsia.methods.method import Method, Preset, Spec, Tensors, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
@@ -22,8 +24,8 @@ from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 _PLACES = {"both": (ATTENTION_OUTPUT, FFN_OUTPUT), "attention": (ATTENTION_OUTPUT,), "ffn": (FFN_OUTPUT,)}
 ACTIVATIONS = ("gelu", "relu", "tanh", "swish")
@@ -37,15 +39,15 @@ class Bottleneck(Method):
 
     size: int = 64
     places_in_layer: Literal["both", "attention", "ffn"] = "both"
-    layers: tuple[int, ...] | None = None  # the layers it lives in; None: all
+    layers: tuple[int, ...] | None = None  # None: all
     activation: Literal["gelu", "relu", "tanh", "swish"] = "gelu"
     depth: int = 1  # hidden layers inside the adapter
     inner_norm: Literal["none", "layer", "batch"] = "none"  # on the hidden units, before the activation
     parallel: bool = False  # reads the sub-layer's input instead of its output
     multiplicative: bool = False  # h * (1 + u) instead of h + u
     norms: bool = True  # train the LayerNorms of these layers
-    embedding_norm: bool | None = None  # train the embedding LayerNorm; None: if the adapters are in every layer
-    std: float = 1e-2  # of both matrices' truncated-normal start (1e-3 in the authors' program)
+    embedding_norm: bool | None = None  # train the embedding LayerNorm; None: only if every layer has adapters
+    std: float = 1e-2  # both matrices start truncated-normal (1e-3 in the authors' program)
 
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
@@ -85,11 +87,14 @@ class Bottleneck(Method):
         return ("sublayer_input",) if self.parallel else ()
 
     def recordable(self, shape: Shape) -> bool:
-        return self.inner_norm != "batch"  # each owner's statistics are taken from its own slice
+        return self.inner_norm != "batch"  # BatchNorm needs the slice of each owner
 
     def in_slots_of(self) -> Method:
-        """Adapters of 8 units take slots of 64, of which the rest is 0. That is exact: a unit of zeros gives zeros
-        (every activation here is 0 at 0), gets no gradient and takes no part in the gradient's norm, so it stays 0."""
+        """Return the adapter with the next padded size: adapters of 8 units use slots of 64 units.
+
+        Padding is exact. A padded unit has zero weights and outputs 0, because every activation is 0 at 0. It gets no
+        gradient and does not change the gradient norm, so it stays 0.
+        """
         if self.inner_norm != "none" or self.multiplicative:
             return self
         size = next((padded for padded in PADDED_SIZES if self.size <= padded), self.size)
@@ -100,10 +105,10 @@ class Bottleneck(Method):
         return self.size > PADDED_SIZES[0]
 
     def without_layers(self, tensors: Tensors, first: int, last: int) -> dict[str, Tensor]:
-        """With ways up of zeros, which make adapters the identity. Tuned LayerNorms stay."""
+        """Return the tensors with W_up and b_up set to 0, so that the adapters are the identity. LayerNorms stay."""
         sites = _PLACES[self.places_in_layer]
-        gone = tuple(f"{layer}.{site}.up." for layer in range(first, last + 1) for site in sites)
-        return {name: t.new_zeros(t.shape) if name.startswith(gone) else t for name, t in tensors.items()}
+        removed = tuple(f"{layer}.{site}.up." for layer in range(first, last + 1) for site in sites)
+        return {name: t.new_zeros(t.shape) if name.startswith(removed) else t for name, t in tensors.items()}
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         norms = {(n.site, n.layer) for n in self._trained_norms(shape)}
@@ -129,9 +134,9 @@ class Bottleneck(Method):
 
     def count(self, shape: Shape) -> int:
         m, d = self.size, shape.width
-        one = 2 * m * d + d + m + (self.depth - 1) * (m * m + m) + (2 * m if self.inner_norm != "none" else 0)
+        per_adapter = 2 * m * d + d + m + (self.depth - 1) * (m * m + m) + (2 * m if self.inner_norm != "none" else 0)
         adapters = len(self._layers(shape)) * len(_PLACES[self.places_in_layer])
-        return adapters * one + norm_count(self._trained_norms(shape))
+        return adapters * per_adapter + norm_count(self._trained_norms(shape))
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         name = f"{view.layer}.{view.site}"
@@ -159,6 +164,7 @@ class Bottleneck(Method):
         return chosen_layers(self.layers, shape)
 
     def _adapters(self, shape: Shape) -> Iterator[tuple[str, int]]:
+        """Yield (site, layer) of each adapter."""
         for layer in self._layers(shape):
             for site in _PLACES[self.places_in_layer]:
                 yield site, layer
@@ -170,7 +176,7 @@ class Bottleneck(Method):
 
 
 def adapter_specs(name: str, m: int, d: int, std: float) -> dict[str, Spec]:
-    """The two matrices and two biases of one bottleneck."""
+    """Return the specs of the two matrices and two biases of one bottleneck."""
     return {
         f"{name}.down.weight": Spec((m, d), "normal", std, decay=True),
         f"{name}.down.bias": Spec((m,), "zeros"),

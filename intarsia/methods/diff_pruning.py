@@ -1,8 +1,8 @@
-"""Diff-pruning (Guo et al. 2020): a sparse difference, found with hard-concrete gates.
+"""Diff-pruning (Guo et al. 2020): a sparse difference, selected by hard-concrete gates.
 
-First theta = theta0 + z * w with gates z, one for each entry and (structured) one for each matrix or vector, and a
-penalty on the expected number of open ones. Then the entries of the largest |z * w| are kept, an exact share, and
-trained on with the mask fixed.
+The first phase trains theta = theta0 + z * w. Each entry has a gate z; with `structured`, each matrix or vector has a
+gate too. A penalty limits the expected number of open gates. The second phase keeps an exact share of the entries, with
+the largest |z * w|, and trains their values.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
 
 @dataclass(frozen=True)
 class DiffPruning(Method):
-    """A difference of `share` of the base's parameters, or of `entries`."""
+    """A difference in a `share` of the base's parameters, or in a number of `entries`."""
 
     share: float = 0.005
     entries: int | None = None
-    structured: bool = False  # gates for whole matrices and vectors too
+    structured: bool = False  # also gate whole matrices and vectors
     penalty_weight: float = 1.25e-7
     gate_start: float = 5.0
-    gate_rate: float = 2000.0  # of the gates, times the learning rate: 0.1 at 5e-5
-    fixed_rate: float = 10.0  # once the mask is fixed, times the learning rate (1 in the paper, for BERT-large)
+    gate_rate: float = 2000.0  # multiplies the learning rate of the gates: 0.1 at 5e-5
+    fixed_rate: float = 10.0  # multiplies the learning rate of the second phase (paper: 1, for BERT-large)
 
     name: ClassVar[str] = "diff-pruning"
     paper: ClassVar[str] = "Guo et al. 2020"
@@ -44,14 +44,14 @@ class DiffPruning(Method):
     training_only: ClassVar[tuple[str, ...]] = (
         "structured", "penalty_weight", "gate_start", "gate_rate", "fixed_rate",
     )  # fmt: skip
-    # A gate's gradient is near 1e-9 at its start: with a larger eps no gate would ever close.
+    # The gradient of a gate starts near 1e-9: with a larger eps no gate would close.
     recipe: ClassVar[dict[str, object]] = {
         "learning_rate": 5e-5, "epochs": 3, "batch_size": 8, "eps": 1e-8, "bias_correction": True,
     }  # fmt: skip
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
+            raise IntarsiaError(f"share {self.share} is not valid: a share above 0 and at most 1 was expected.")
         check_least(entries=(self.entries, 1), penalty_weight=(self.penalty_weight, 0))
 
     def recordable(self, shape: Shape) -> bool:
@@ -83,7 +83,7 @@ class DiffPruning(Method):
         return added(self.trained(shape), kept["index"], tensors["values"], base)
 
     def _gated(self, name: str, theta: Tensor | float, tensors: Tensors, noise: Noise | None) -> Tensor:
-        """theta + z * w."""
+        """Return theta + z * w for one parameter."""
         from intarsia.methods.gates import gated, opened
 
         difference, alpha = tensors[f"diff.{name}"], tensors[f"gate.{name}"]
@@ -95,25 +95,25 @@ class DiffPruning(Method):
     def penalty(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
     ) -> Tensor | None:
-        from intarsia.methods.gates import expected, in_one_sweep
+        from intarsia.methods.gates import adds_penalty_gradient, expected
 
-        if phase != "gates" or (in_one_sweep(noise) and not self.structured):
+        if phase != "gates" or (adds_penalty_gradient(noise) and not self.structured):
             return None
         total = None
         for name in base:
-            open_ones = expected(tensors[f"gate.{name}"]).sum()
-            if self.structured:  # the paper's product, not the authors' program's sum
-                open_ones = open_ones * expected(tensors[f"group.{name}"])[0]
-            total = open_ones if total is None else total + open_ones
+            open_gates = expected(tensors[f"gate.{name}"]).sum()
+            if self.structured:  # the product of the paper; the authors' program uses the sum
+                open_gates = open_gates * expected(tensors[f"group.{name}"])[0]
+            total = open_gates if total is None else total + open_gates
         return None if total is None else total * self.penalty_weight
 
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
         import torch
 
-        known, count = self.trained(shape), self.count(shape)
-        index = largest(known, lambda w: self._gated(w.name, 0.0, tensors, None).abs(), count)
+        weights, count = self.trained(shape), self.count(shape)
+        index = largest(weights, lambda w: self._gated(w.name, 0.0, tensors, None).abs(), count)
         values = torch.zeros(count)
-        for w, part, places in split(known, index):
+        for w, part, places in split(weights, index):
             values[part] = self._gated(w.name, 0.0, tensors, None).reshape(-1)[places].cpu()
         return Ending(kept={"index": index}, starts={"values": values}, keep_head=True)
 

@@ -1,7 +1,7 @@
-"""DoRA (Liu et al. 2024): LoRA that learns the magnitude of each output apart from its direction, as peft computes it.
+"""DoRA (Liu et al. 2024): LoRA that learns the magnitude and the direction of each output separately, as in peft.
 
-y = m / |W + s B A| * (W + s B A) x + bias, with s = alpha / r and | | the norm of each row; no gradient flows through
-the norm. Stored is the difference of m from |W|, not m: with differences of 0 and B = 0 it is exactly the base.
+y = m / |W + s B A| * (W + s B A) x + bias, with s = alpha / r and | | the norm of each row. No gradient flows through
+the norm. The inlay stores m - |W| instead of m: with m - |W| = 0 and B = 0 the method is exactly the base.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from intarsia.methods.method import Plain, Preset, Spec, Tensors
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
-_LEAST = 1e-12  # of a norm: a row of zeros has no direction
+_MIN_NORM = 1e-12  # avoids a division by 0 for rows of zeros
 
 
 @dataclass(frozen=True)
 class DoRA(LoRA):
-    """LoRA's differences of rank `rank`, and a magnitude for each output of the chosen linear layers."""
+    """LoRA differences of rank `rank`, and a magnitude for each output of the target linear layers."""
 
     name: ClassVar[str] = "dora"
     paper: ClassVar[str] = "Liu et al. 2024"
@@ -48,9 +48,9 @@ class DoRA(LoRA):
         low = view.linear(x, f"{name}.a")  # [tokens, r]
         difference = view.linear(low, f"{name}.b") * (self.alpha / self.rank)  # [tokens, out]
         plain = h if view.module.bias is None else h - view.base_bias()
-        if x is not view.input:  # as in peft, all that is scaled reads the input after dropout
+        if x is not view.input:  # as in peft, the scaled term reads the input after dropout
             plain = F.linear(x, weight)
-        # The base's own part is in h. A gain near 0 keeps its digits in bf16, where a scale near 1 does not.
+        # h already holds the base's output. In bf16 a gain near 0 keeps its precision; a scale near 1 would lose it.
         return h + difference + view.for_each_token(self._gains(view, name, weight)) * (plain + difference)
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
@@ -61,7 +61,7 @@ class DoRA(LoRA):
             weight.add_((self.alpha / self.rank) * (b @ a)).mul_(1 + gain[:, None])
 
     def _gains(self, view: SiteView, name: str, weight: Tensor) -> Tensor:
-        """[slots, out] by how much each slot scales each output, less 1; 0 for slots that own nothing here."""
+        """Return [slots, out]: the scale of each output minus 1; 0 for slots that own no tokens here."""
         import torch
 
         a, b, magnitude = (view.tensors[f"{name}.{part}"] for part in ("a.weight", "b.weight", "magnitude"))
@@ -73,10 +73,10 @@ class DoRA(LoRA):
         return torch.zeros_like(magnitude).index_copy(0, where, gain)
 
     def _gain(self, weight: Tensor, a: Tensor, b: Tensor, magnitude: Tensor) -> Tensor:
-        """(|W| + magnitude) / |W + s B A| - 1, for a [slots, r, in] and b [slots, out, r]: [slots, out]."""
+        """Return (|W| + magnitude) / |W + s B A| - 1 [slots, out], for a [slots, r, in] and b [slots, out, r]."""
         a, b, weight = a.detach(), b.detach() * (self.alpha / self.rank), weight.detach().to(a.dtype)
-        # |w + b A|² = |w|² + 2 b (A w) + b (A A') b', without a matrix [out, in] for each slot
+        # |w + b A|² = |w|² + 2 b (A w) + b (A A') b' needs no matrix [out, in] for each slot
         across = b @ (a @ a.mT) + 2 * (a @ weight.mT).mT  # [slots, out, r]
         plain = weight.square().sum(1)  # [out]
-        norm = (plain + (across * b).sum(2)).clamp_min(_LEAST**2).sqrt()
+        norm = (plain + (across * b).sum(2)).clamp_min(_MIN_NORM**2).sqrt()
         return (plain.sqrt() - norm + magnitude) / norm

@@ -1,6 +1,7 @@
-"""Feature-based transfer: the base is run once over the data, and a new model is trained on what it gave.
+"""Feature-based transfer (Peters et al. 2019): the base runs once over the data; a small model trains on its states.
 
-Linear on the pooled row; with one hidden layer (`hidden`); on the last layer, or on a learned mix of all (`mix`).
+The model is the head, with an optional hidden layer (`hidden`). It reads the pooled states of the last layer, or a
+learned mix of all layers (`mix`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from intarsia.methods.method import Category, Method, Preset, Spec, Tensors, che
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)
 class Features(Method):
-    """What is trained on the frozen features, before the head."""
+    """The parameters between the frozen features and the head."""
 
-    hidden: int = 0  # units of a hidden layer; 0: none, the head alone
-    mix: bool = False  # a learned mix of all layers instead of the last one
+    hidden: int = 0  # units of the hidden layer; 0: only the head
+    mix: bool = False  # a learned mix of all layers instead of the last layer
 
     name: ClassVar[str] = "features"
     paper: ClassVar[str] = "Peters et al. 2019"
@@ -46,7 +47,7 @@ class Features(Method):
         return self.hidden > 0
 
     def recordable(self, shape: Shape) -> bool:
-        return not self.hidden  # recorded heads read the pooled rows as they are
+        return not self.hidden  # recorded heads read the pooled rows directly
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         if not self.mix:

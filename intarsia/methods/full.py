@@ -1,4 +1,4 @@
-"""Full fine-tuning, the reference: all parameters of the base, stored as a whole new set of them."""
+"""Full fine-tuning (Devlin et al. 2019), the reference: trains all parameters of the base and stores all of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
-_OWN = "base."
+_PREFIX = "base."  # of the names of whole parameters in an inlay
 
 
 @dataclass(frozen=True)
 class Full(Method):
-    """Every parameter of the base."""
+    """Trains every parameter of the base."""
 
     name: ClassVar[str] = "full"
     paper: ClassVar[str] = "Devlin et al. 2019"
@@ -53,13 +53,13 @@ class Full(Method):
 
 
 def whole_specs(weights: Iterable[WeightShape], *, decay: bool = True) -> dict[str, Spec]:
-    """Whole parameters of the base, starting as they are. Decay is for matrices, and not for norms."""
+    """Return specs for whole parameters, which start at the base's values. Only matrices get weight decay."""
     return {
-        f"{_OWN}{w.name}": Spec(w.shape, "base", parameter=w.name, decay=decay and len(w.shape) > 1 and not w.norm)
+        f"{_PREFIX}{w.name}": Spec(w.shape, "base", parameter=w.name, decay=decay and len(w.shape) > 1 and not w.norm)
         for w in weights
     }
 
 
 def whole_weights(tensors: Tensors) -> dict[str, Tensor]:
-    """The same tensors by parameter name."""
-    return {name.removeprefix(_OWN): tensor for name, tensor in tensors.items() if name.startswith(_OWN)}
+    """Return the tensors of `whole_specs` by parameter name."""
+    return {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}

@@ -1,4 +1,4 @@
-"""Hard-concrete gates on a difference, and their gradients, in few sweeps."""
+"""Hard-concrete gates on a difference, with a backward that reads memory few times."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from torch import Tensor
 
 from intarsia.encoder.noise import Noise
 
-LEFT, RIGHT = -1.5, 1.5  # the concrete distribution is stretched to this, then cut to [0, 1]
-EDGE = 1e-4
+LEFT, RIGHT = -1.5, 1.5  # the concrete distribution is stretched to [LEFT, RIGHT], then clamped to [0, 1]
+EDGE = 1e-4  # keeps uniform numbers away from 0 and 1, whose logits are infinite
 
 
 def opened(alpha: Tensor, uniform: Tensor | None) -> Tensor:
-    """How open gates are: a sample of the hard-concrete distribution, or (without random numbers) its middle."""
+    """Return gate values: a sample of the hard-concrete distribution, or its median without random numbers."""
     return _stretched(_concrete(alpha, uniform)).clamp_(0.0, 1.0)
 
 
 def gated(
     theta: Tensor | float, difference: Tensor, alpha: Tensor, noise: Noise | None, penalty: float = 0.0
 ) -> Tensor:
-    """theta + difference * gates; a gradient reaches the difference and alpha. `penalty`: where `in_one_sweep`, times
-    the expected number of open gates, is in alpha's gradient; elsewhere it is the loss's own."""
-    if noise is not None and in_one_sweep(noise) and isinstance(theta, Tensor):
+    """Return theta + difference * gates, with gradients for the difference and alpha.
+
+    If `adds_penalty_gradient(noise)`, the backward adds the gradient of `penalty` times the expected number of open
+    gates. Otherwise the loss must contain this penalty.
+    """
+    if noise is not None and adds_penalty_gradient(noise) and isinstance(theta, Tensor):
         return noise.gated(theta, difference, alpha, EDGE, (LEFT, RIGHT), penalty)
     return _Gated.apply(theta, difference, alpha, None if noise is None else noise.uniform(alpha.shape))
 
 
-def in_one_sweep(noise: Noise | None) -> bool:
-    """Whether a kernel computes the gates, and adds the gradient of their penalty in its backward pass."""
+def adds_penalty_gradient(noise: Noise | None) -> bool:
+    """Return whether a kernel computes the gates and adds the gradient of their penalty in its backward pass."""
     return noise is not None and noise.fuses_gates
 
 
 def expected(alpha: Tensor) -> Tensor:
-    """How probable it is that gates are open."""
+    """Return the probability that each gate is open."""
     return (alpha - math.log(-LEFT / RIGHT)).sigmoid()
 
 

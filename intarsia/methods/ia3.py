@@ -1,4 +1,4 @@
-"""(IA)³ (Liu et al. 2022): learned vectors that scale keys, values and the feed-forward layer's inner units."""
+"""(IA)³ (Liu et al. 2022): learned vectors scale the keys, the values and the inner units of the feed-forward layer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tenso
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
-_INNER = "ffn.down.input"  # the activated inner units
+_INNER = "ffn.down.input"  # the inner units after the activation
 
 
 @dataclass(frozen=True)
 class IA3(Method):
-    """One gain per key unit, value unit and inner feed-forward unit; all start at 1."""
+    """One gain for each key unit, value unit and inner feed-forward unit. All gains start at 1."""
 
     layers: tuple[int, ...] | None = None  # None: all
 
@@ -60,7 +60,7 @@ class IA3(Method):
                 plain.at(site, layer, "bias").mul_(gain)
 
     def _gains(self, shape: Shape) -> Iterator[tuple[str, int, int]]:
-        """(site, layer, width) of each."""
+        """Yield (site, layer, width) of each gain vector."""
         for layer in chosen_layers(self.layers, shape):
             for site in ("key", "value"):
                 yield site, layer, shape.linear(site, layer).outputs

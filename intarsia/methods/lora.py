@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2021): a low-rank difference beside chosen linear layers, W x + (alpha / r) B A x; B starts at 0."""
+"""LoRA (Hu et al. 2021): adds a low-rank difference to chosen linear layers, W x + (alpha / r) B A x; B starts at 0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.encoder.sites import LINEAR_SITES, LinearShape
+from intarsia.encoder.shape import LinearShape
+from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import (
     Category,
@@ -24,8 +25,8 @@ from intarsia.methods.method import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class LoRA(Method):
     alpha: float = 16.0
     targets: tuple[str, ...] = ("query", "value")
     layers: tuple[int, ...] | None = None  # None: all
-    dropout: float = 0.0  # on what the difference reads, in training
+    dropout: float = 0.0  # on the input of the difference, in training
 
     name: ClassVar[str] = "lora"
     paper: ClassVar[str] = "Hu et al. 2021"
@@ -51,7 +52,7 @@ class LoRA(Method):
         for target in self.targets:
             check_choice("targets", target, LINEAR_SITES)
         if not self.targets:
-            raise IntarsiaError(f"LoRA needs a target at least; there are: {', '.join(LINEAR_SITES)}.")
+            raise IntarsiaError(f"LoRA has no targets: expected at least one of {', '.join(LINEAR_SITES)}.")
         check_least(rank=(self.rank, 1))
         check_dropout(self.dropout)
         sorted_layers(self)
@@ -65,7 +66,7 @@ class LoRA(Method):
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         specs: dict[str, Spec] = {}
         for n in self._linears(shape):
-            std = (3 * n.inputs) ** -0.5  # the spread of the authors' program's uniform start
+            std = (3 * n.inputs) ** -0.5  # the standard deviation of the uniform start in the authors' program
             specs[f"{n.layer}.{n.site}.a.weight"] = Spec((self.rank, n.inputs), "normal", std, decay=True)
             specs[f"{n.layer}.{n.site}.b.weight"] = Spec((n.outputs, self.rank), "zeros", decay=True)
         return specs

@@ -1,7 +1,8 @@
 """Lottery-ticket sparse fine-tuning, LT-SFT (Ansell et al. 2021).
 
-Fine-tune everything; take the K entries that moved furthest, over all parameters; go back to the pretrained weights;
-fine-tune again, those K entries alone. LayerNorms are frozen. Differences of several inlays add: task + language.
+The dense phase fine-tunes all parameters and selects the K entries that moved furthest. The sparse phase starts again
+from the pretrained weights and fine-tunes only these K entries. LayerNorms are frozen. Differences of several inlays
+can be added: task + language.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
 
 @dataclass(frozen=True)
 class LotteryTicket(Method):
-    """A difference of `share` of the base's parameters, or of `entries`."""
+    """A difference in a `share` of the base's parameters, or in a number of `entries`."""
 
     share: float = 0.005
     entries: int | None = None
-    rounds: int = 1  # each finds its part of the entries, and trains all found so far
-    l1: float = 0.0  # times the mean distance from the pretrained weights, added to the loss
-    norms: bool = False  # LayerNorms may move too
-    sparse_rate: float = 10.0  # in sparse phases, times the learning rate (1 in the paper, at eight times our share)
+    rounds: int = 1  # each round selects its part of the entries, and trains all selected entries
+    l1: float = 0.0  # the weight of a penalty: the mean distance from the pretrained weights
+    norms: bool = False  # also train LayerNorms
+    sparse_rate: float = 10.0  # multiplies the learning rate of sparse phases (paper: 1, with eight times our share)
 
     name: ClassVar[str] = "lt-sft"
     paper: ClassVar[str] = "Ansell et al. 2021"
@@ -45,7 +46,7 @@ class LotteryTicket(Method):
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise IntarsiaError(f"share is a part of the parameters, above 0 and at most 1, not {self.share}.")
+            raise IntarsiaError(f"share {self.share} is not valid: a share above 0 and at most 1 was expected.")
         check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries, 1))
 
     def recordable(self, shape: Shape) -> bool:
@@ -62,13 +63,13 @@ class LotteryTicket(Method):
         return {"values": Spec((self.count(shape),), "zeros")}
 
     def phases(self, shape: Shape) -> tuple[Phase, ...]:
-        found = []
+        phases = []
         for i in range(1, self.rounds + 1):
             whole = whole_specs(self.trained(shape), decay=False)
-            found.append(Phase(f"dense-{i}", whole, exact=self.l1 > 0))
+            phases.append(Phase(f"dense-{i}", whole, exact=self.l1 > 0))
             entries = self.count(shape) * i // self.rounds
-            found.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}, rate=self.sparse_rate))
-        return tuple(found)
+            phases.append(Phase(f"sparse-{i}", {"values": Spec((entries,), "zeros")}, rate=self.sparse_rate))
+        return tuple(phases)
 
     def weights(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
@@ -92,21 +93,21 @@ class LotteryTicket(Method):
         import torch
 
         kind, _, number = phase.partition("-")
-        known = self.trained(shape)
-        if kind == "sparse":  # the next round goes on from here
-            weights = {w.name: base[w.name] for w in known} | self.weights(phase, shape, tensors, kept, base)
+        trained = self.trained(shape)
+        if kind == "sparse":  # the next round continues from these weights
+            weights = {w.name: base[w.name] for w in trained} | self.weights(phase, shape, tensors, kept, base)
             starts = {f"base.{name}": tensor.detach().cpu() for name, tensor in weights.items()}
             return Ending(starts=starts, keep_head=True)
-        moved = whole_weights(tensors)
-        index = kept.get("index", torch.empty(0, dtype=torch.long, device=next(iter(moved.values())).device))
-        taken = {w.name: places for w, _, places in split(known, index)}
+        dense = whole_weights(tensors)
+        index = kept.get("index", torch.empty(0, dtype=torch.long, device=next(iter(dense.values())).device))
+        taken = {w.name: places for w, _, places in split(trained, index)}
 
         def distance(weight: WeightShape) -> Tensor:
-            found = (moved[weight.name] - base[weight.name].to(moved[weight.name])).abs().reshape(-1)
-            return found.index_fill(0, taken[weight.name], -1.0) if weight.name in taken else found
+            moved = (dense[weight.name] - base[weight.name].to(dense[weight.name])).abs().reshape(-1)
+            return moved.index_fill(0, taken[weight.name], -1.0) if weight.name in taken else moved
 
-        wanted = self.count(shape) * int(number) // self.rounds - index.shape[0]
-        new = largest(known, distance, wanted)
+        missing = self.count(shape) * int(number) // self.rounds - index.shape[0]
+        new = largest(trained, distance, missing)
         return Ending(kept={"index": torch.cat([index.to(new.device), new]).unique()})  # ascending
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:

@@ -1,4 +1,4 @@
-"""LayerNorm-only tuning (a baseline of Houlsby et al. 2019): gain and bias of every LayerNorm, and nothing else."""
+"""LayerNorm tuning (a baseline of Houlsby et al. 2019): trains only the gain and bias of every LayerNorm."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.encoder.sites import OUTSIDE, NormShape
+from intarsia.encoder.shape import NormShape
+from intarsia.encoder.sites import OUTSIDE
 from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)
 class LayerNorms(Method):
-    """A task's own LayerNorms, starting as the base's."""
+    """The LayerNorms of a task, which start at the base's values."""
 
     layers: tuple[int, ...] | None = None  # None: all
-    embedding_norm: bool | None = None  # None: if it is in every layer
+    embedding_norm: bool | None = None  # train the embedding LayerNorm; None: only if `layers` are all layers
 
     name: ClassVar[str] = "layernorm"
     paper: ClassVar[str] = "Houlsby et al. 2019"
@@ -57,7 +58,10 @@ class LayerNorms(Method):
 
 
 def trained_norms(shape: Shape, layers: Iterable[int], embedding_norm: bool | None) -> list[NormShape]:
-    """The norms of these layers, a final one, and the embeddings' (None: if the layers are all there are)."""
+    """Return the norms of these layers, the final norm, and with `embedding_norm` the norm of the embeddings.
+
+    If `embedding_norm` is None, the norm of the embeddings is included if `layers` are all layers.
+    """
     inside = set(layers)
     if embedding_norm is None:
         embedding_norm = len(inside) == shape.layers
@@ -66,7 +70,7 @@ def trained_norms(shape: Shape, layers: Iterable[int], embedding_norm: bool | No
 
 
 def norm_specs(norms: Iterable[NormShape]) -> dict[str, Spec]:
-    """A task's own LayerNorms, starting as the base's."""
+    """Return the specs of a task's LayerNorms, which start at the base's values."""
     specs: dict[str, Spec] = {}
     for n in norms:
         specs[f"{n.layer}.{n.site}.weight"] = Spec((n.width,), "base", site=(n.site, n.layer))
@@ -76,10 +80,12 @@ def norm_specs(norms: Iterable[NormShape]) -> dict[str, Spec]:
 
 
 def norm_count(norms: Iterable[NormShape]) -> int:
+    """Return the number of parameters in the norms."""
     return sum(n.width * (1 + n.bias) for n in norms)
 
 
 def merge_norms(norms: Iterable[NormShape], tensors: Tensors, plain: Plain) -> None:
+    """Copy a task's LayerNorms into a plain model."""
     for n in norms:
         plain.at(n.site, n.layer, "weight").copy_(tensors[f"{n.layer}.{n.site}.weight"])
         if n.bias:

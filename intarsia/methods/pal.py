@@ -1,9 +1,9 @@
 """Projected attention layers (Stickland & Murray 2019), over a frozen base.
 
-Parallel to each whole layer: LN(FFN(a) + a + TS(x)) with x what the layer's attention reads (in a base that normalises
-behind its sub-layers, the layer's input) and TS(x) = gelu(V_D MHA(V_E x)). The attention inside has queries, keys and
-values of its own, at a reduced width, and no output projection; V_E and V_D are shared over the layers. The LayerNorms
-of the task are trained too. 1,819,836 parameters for BERT-base, without them.
+A projected attention layer runs in parallel to each layer: LN(FFN(a) + a + TS(x)) with TS(x) = gelu(V_D MHA(V_E x)).
+x is the input of the layer's attention; in a post-norm base that is the layer's input. MHA is multi-head attention of
+reduced width with its own queries, keys and values, and without an output projection. All layers share V_E and V_D. The
+method also trains the LayerNorms. Without them, BERT-base has 1,819,836 trained parameters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from intarsia.encoder.sites import FFN_OUTPUT, NormShape
+from intarsia.encoder.shape import NormShape
+from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError
 from intarsia.methods.method import Method, Preset, Spec, check_dropout, check_least, chosen_layers, sorted_layers
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
@@ -20,8 +21,8 @@ from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class PAL(Method):
         check_least(width=(self.width, 1), heads=(self.heads, 1), std=(self.std, 0))
         check_dropout(self.dropout)
         if self.width % self.heads:
-            raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads.")
+            raise IntarsiaError(f"width {self.width} cannot be divided into {self.heads} heads. Use a multiple.")
         sorted_layers(self)
 
     @property
@@ -56,12 +57,12 @@ class PAL(Method):
         return True
 
     def matrices(self, shape: Shape) -> int:
-        d, w = shape.width, self.width  # a token meets V_E and V_D, which all layers share, in each of them
+        d, w = shape.width, self.width  # each layer multiplies a token by the shared V_E and V_D
         return len(chosen_layers(self.layers, shape)) * (2 * d * w + 3 * w * w)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
-        own = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
-        return frozenset(own | {(n.site, n.layer) for n in self._norms(shape)})
+        attention = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
+        return frozenset(attention | {(n.site, n.layer) for n in self._norms(shape)})
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         d, w = shape.width, self.width

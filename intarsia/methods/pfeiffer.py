@@ -1,7 +1,7 @@
-"""Pfeiffer adapters (Pfeiffer et al. 2021, AdapterFusion): one a layer, in the feed-forward sub-layer.
+"""Pfeiffer adapters (Pfeiffer et al. 2021, AdapterFusion): one adapter in the feed-forward sub-layer of each layer.
 
-With h the feed-forward output and a what it is added to: u = LN(h + a), h' = h + W_up relu(W_down u + b_down) + b_up,
-then LN(h' + a): the same frozen LayerNorm twice. No LayerNorm is trained.
+With the feed-forward output h and the residual a: u = LN(h + a), h' = h + W_up relu(W_down u + b_down) + b_up, and then
+LN(h' + a). Both LN are the same frozen LayerNorm. The method trains no LayerNorm.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_la
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.encoder.sites import Shape
 
 
 @dataclass(frozen=True)
 class Pfeiffer(Method):
-    """Adapters of width d / `reduction`, or of `size`."""
+    """Adapters of `size` hidden units; None: d / `reduction` units."""
 
     size: int | None = None
     reduction: int = 16
@@ -52,8 +52,8 @@ class Pfeiffer(Method):
     def check(self, shape: Shape) -> None:
         if shape.pre_norm:
             raise IntarsiaError(
-                f"Pfeiffer adapters do not work on {shape.family}: they read through the LayerNorm behind the "
-                "feed-forward sub-layer, and this base normalises in front of it. Use single or houlsby."
+                f"Pfeiffer adapters do not work on {shape.family}: they read the output of the LayerNorm after "
+                "the feed-forward sub-layer, and this base has its LayerNorm before it. Use single or houlsby."
             )
 
     def recordable(self, shape: Shape) -> bool:
@@ -63,6 +63,7 @@ class Pfeiffer(Method):
         return replace(self, size=self.width(shape))
 
     def width(self, shape: Shape) -> int:
+        """Return the number of hidden units."""
         return self.size or max(1, shape.width // self.reduction)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:

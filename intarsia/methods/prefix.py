@@ -1,4 +1,4 @@
-"""Prefix tuning (Li & Liang 2021): learned keys and values that every layer's attention sees beside the text's own."""
+"""Prefix tuning (Li & Liang 2021): adds learned keys and values to those of the text in every attention layer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from intarsia.kernels import LONGEST_PREFIX
 from intarsia.methods.method import Category, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
-    from intarsia.encoder.sites import Shape
+    from intarsia.encoder.shape import Shape
 
 
 @dataclass(frozen=True)
 class Prefix(Method):
-    """`size` keys and values a layer, without positions of their own; learned directly, not through a network."""
+    """`size` keys and values in each layer, without positions; trained directly, not reparameterised by a network."""
 
     size: int = 16
     layers: tuple[int, ...] | None = None  # None: all
@@ -38,15 +38,15 @@ class Prefix(Method):
     def check(self, shape: Shape) -> None:
         if shape.disentangled_attention:
             raise IntarsiaError(
-                f"prefix tuning does not work on {shape.family}: its attention scores depend on relative positions "
-                "inside its own module, and a prefix has none."
+                f"prefix tuning does not work on {shape.family}: its attention scores need relative positions, and "
+                "a prefix has no position. Use another method."
             )
 
     def recordable(self, shape: Shape) -> bool:
         return self.size <= LONGEST_PREFIX
 
     def matrices(self, shape: Shape) -> int:
-        return 0  # tokens attend to its tensors
+        return 0  # tokens attend to its tensors instead of being multiplied by them
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((PREFIX, layer) for layer in chosen_layers(self.layers, shape))

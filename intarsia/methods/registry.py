@@ -1,4 +1,4 @@
-"""The registry: one line a method, in the order in which methods are listed."""
+"""The registry: one line for each method, in the order of listings."""
 # ruff: isort: skip_file
 
 from intarsia.methods.bottleneck import Bottleneck as Bottleneck

@@ -1,8 +1,8 @@
-"""Sparse differences: theta = theta0 + delta, delta zero but for K entries. For diff-pruning and lottery tickets.
+"""Sparse differences for diff-pruning and lottery tickets: theta = theta0 + delta, where delta has K nonzero entries.
 
-An entry is numbered by its place in the trained parameters laid end to end, in the order of the model. A difference is
-two tensors: the numbers of its entries, ascending, and their values. It is applied to copies: taking it away restores
-the base bit for bit, because the base was never written to.
+The trained parameters are concatenated in the order of the model; the number of an entry is its index there. A
+difference consists of two tensors: the numbers of its entries, ascending, and their values. It is added to copies of
+the parameters. The base is never written to, so it stays the same bit for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from intarsia.encoder.sites import WeightShape
+from intarsia.encoder.shape import WeightShape
 from intarsia.methods.method import Tensors
 
 if TYPE_CHECKING:
@@ -19,84 +19,84 @@ if TYPE_CHECKING:
 
 
 def spans(weights: Sequence[WeightShape]) -> Iterator[tuple[WeightShape, int]]:
-    """Each parameter, and the number of its first entry."""
-    at = 0
+    """Yield each parameter and the number of its first entry."""
+    first = 0
     for weight in weights:
-        yield weight, at
-        at += weight.size
+        yield weight, first
+        first += weight.size
 
 
 def split(weights: Sequence[WeightShape], index: Tensor) -> list[tuple[WeightShape, slice, Tensor]]:
-    """Each parameter that has entries: which of the entries (a slice of them), and their places in the parameter.
+    """Return each parameter that has entries, the slice of `index` with its entries, and their places in the parameter.
 
-    Of one index it is found once: it waits for the device, which a pass that is recorded must not.
+    The result is cached for each index: computing it waits for the device, which a recorded pass must not do.
     """
-    known = _splits()
-    if index not in known:
-        known[index] = list(_split(weights, index))
-    return known[index]
+    cached = _splits()
+    if index not in cached:
+        cached[index] = list(_split(weights, index))
+    return cached[index]
 
 
 @cache
 def _splits() -> MutableMapping[Tensor, list[tuple[WeightShape, slice, Tensor]]]:
     from torch.utils.weak import WeakIdKeyDictionary
 
-    return WeakIdKeyDictionary()  # as long as an index lives
+    return WeakIdKeyDictionary()  # drops an entry together with its index
 
 
 def _split(weights: Sequence[WeightShape], index: Tensor) -> Iterator[tuple[WeightShape, slice, Tensor]]:
     import torch
 
-    starts = [at for _, at in spans(weights)]
-    ends = [at + weight.size for weight, at in spans(weights)]
+    starts = [start for _, start in spans(weights)]
+    ends = [start + weight.size for weight, start in spans(weights)]
     bounds = torch.searchsorted(index, torch.tensor([starts, ends], device=index.device)).tolist()
-    for weight, at, first, last in zip(weights, starts, *bounds, strict=True):
+    for weight, start, first, last in zip(weights, starts, *bounds, strict=True):
         if last > first:
-            yield weight, slice(first, last), index[first:last] - at
+            yield weight, slice(first, last), index[first:last] - start
 
 
 def added(weights: Sequence[WeightShape], index: Tensor, values: Tensor, base: Tensors) -> dict[str, Tensor]:
-    """theta0 + delta, for the parameters that delta touches; a gradient reaches `values` alone."""
-    found = {}
+    """Return theta0 + delta for the parameters that delta changes. Only `values` get a gradient."""
+    changed = {}
     parts = split(weights, index)
-    pieces = values.split([part.stop - part.start for _, part, _ in parts])  # whose way back is one copy
+    pieces = values.split([part.stop - part.start for _, part, _ in parts])  # its backward is a single copy
     for (weight, _, places), piece in zip(parts, pieces, strict=True):
         flat = base[weight.name].detach().reshape(-1)
-        found[weight.name] = flat.index_add(0, places, piece.to(flat.dtype)).view(weight.shape)
-    return found
+        changed[weight.name] = flat.index_add(0, places, piece.to(flat.dtype)).view(weight.shape)
+    return changed
 
 
 def largest(weights: Sequence[WeightShape], magnitude: Callable[[WeightShape], Tensor], count: int) -> Tensor:
-    """The numbers of the `count` entries of the largest magnitude, over all parameters, ascending.
+    """Return the numbers of the `count` entries with the largest magnitudes over all parameters, ascending.
 
-    `magnitude` gives one parameter's; what is below 0 is not taken. No list of all entries is ever built: the threshold
-    is found by halving, on the bits of the float32 values, which are ordered as the values are. Of equal ones the first
-    are taken.
+    `magnitude` returns the magnitudes of one parameter; entries below 0 are excluded. The first of equal entries are
+    selected. The function never builds a list of all entries: it finds the threshold by bisection on the bits of the
+    float32 values, which have the same order as the values.
     """
     import torch
 
     def bits(weight: WeightShape) -> Tensor:
         return magnitude(weight).reshape(-1).to(torch.float32).contiguous().view(torch.int32)
 
-    low, high = 0, 0x7F800001  # what is at least `low` is enough entries; what is at least `high` is too few
+    low, high = 0, 0x7F800001  # at least `count` entries are >= low; fewer are >= high
     while high - low > 1:
         middle = (low + high) // 2
         enough = sum(int((bits(w) >= middle).sum()) for w in weights) >= count
         low, high = (middle, high) if enough else (low, middle)
     above = sum(int((bits(w) > low).sum()) for w in weights)
-    equal_wanted = count - above
-    found = []
-    for weight, at in spans(weights):
+    equal_left = count - above
+    selected = []
+    for weight, first in spans(weights):
         values = bits(weight)
         taken = values > low
-        if equal_wanted > 0:
-            equal = (values == low).nonzero()[:equal_wanted, 0]
-            equal_wanted -= equal.shape[0]
+        if equal_left > 0:
+            equal = (values == low).nonzero()[:equal_left, 0]
+            equal_left -= equal.shape[0]
             taken[equal] = True
-        found.append(taken.nonzero()[:, 0] + at)
-    return torch.cat(found)
+        selected.append(taken.nonzero()[:, 0] + first)
+    return torch.cat(selected)
 
 
 def entries_of(share: float, entries: int | None, total: int, available: int) -> int:
-    """How many entries a share (of all parameters of the base) or a number is."""
+    """Return the number of entries for `entries`, or else for a `share` of all parameters of the base."""
     return min(available, entries if entries is not None else max(1, round(share * total)))

@@ -1,4 +1,4 @@
-"""Variable fine-tuning (Houlsby et al. 2019): the top n layers of the base, and what stands behind them."""
+"""Variable fine-tuning (Houlsby et al. 2019): trains the top n layers, the final norm and the pooler of the base."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from intarsia.methods.full import Full
 from intarsia.methods.method import Preset, check_least
 
 if TYPE_CHECKING:
-    from intarsia.encoder.sites import Shape, WeightShape
+    from intarsia.encoder.shape import Shape, WeightShape
 
 
 @dataclass(frozen=True)
 class TopLayers(Full):
-    """The weights of the top `number` layers. There is no backward pass below them."""
+    """Trains the weights of the top `number` layers. The layers below need no backward pass."""
 
     number: int = 2
 
@@ -32,10 +32,11 @@ class TopLayers(Full):
     def check(self, shape: Shape) -> None:
         if shape.shared_layers:
             raise IntarsiaError(
-                f"the top layers of {shape.family} cannot be trained alone: all its layers share one set of weights."
+                f"the top layers of {shape.family} cannot be trained separately: all layers share one set of weights. "
+                "Use another method."
             )
         if self.number > shape.layers:
-            raise IntarsiaError(f"the top {self.number} layers were asked for, but this base has {shape.layers}.")
+            raise IntarsiaError(f"cannot train the top {self.number} layers: this base has {shape.layers}.")
 
     def trained(self, shape: Shape) -> list[WeightShape]:
         lowest = shape.layers - self.number

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.noise import Noise, drop
-from intarsia.encoder.sites import OUTSIDE, Shape
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.sites import OUTSIDE
 from intarsia.encoder.spec import Spec
 from intarsia.errors import IntarsiaError, check_choice
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.noise import Noise
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.encoder.spec import Spec
 from intarsia.tasks.heads import STD, Head, Pooling
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Segment
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import by_token_budget, pack
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.methods.method import lowest
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job

@@ -40,7 +40,7 @@ REFUSED = {
     ("deberta-v2", "dora"): "query and key",
     ("deberta-v2", "ia3"): "query and key",
     ("deberta-v2", "bitfit"): "query and key",
-    ("modernbert", "bitfit"): "no such bias",
+    ("modernbert", "bitfit"): "has no bias",
 }
 CLASSES = {
     "bert": "BertForSequenceClassification",

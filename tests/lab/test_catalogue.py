@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.cli.lab_tables import WIDTH, methods_table
 from intarsia.encoder import frozen
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.lab import catalogue as listing
 from intarsia.lab import cost
 from intarsia.lab.catalogue import Catalogue, catalogue, mergeable, shape_of, sized_name

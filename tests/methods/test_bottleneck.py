@@ -10,7 +10,7 @@ import torch
 
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
-from intarsia.encoder.sites import Shape
+from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, from_dict, parse, to_dict
@@ -173,7 +173,7 @@ def test_configs_survive_json_and_the_command_line() -> None:
     [
         (lambda: Bottleneck(0), "size 0 is too small"),
         (lambda: Bottleneck(activation="selu"), "expected one of: gelu, relu"),  # type: ignore[arg-type]
-        (lambda: parse("hulsby"), "known methods: houlsby"),
+        (lambda: parse("hulsby"), "Known methods: houlsby"),
         (lambda: parse("houlsby-x"), "cannot be read"),
         (lambda: parse("houlsby", ["sice=3"]), "has no option 'sice'"),
         (lambda: from_dict({"type": "other"}), "not known"),

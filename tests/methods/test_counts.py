@@ -6,7 +6,8 @@ from math import prod
 
 import pytest
 
-from intarsia.encoder.sites import LINEAR_SITES, Shape
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError
 from intarsia.methods import (
     IA3,

@@ -30,7 +30,7 @@ REFUSED = {
     ("prefix", "deberta-v2"): "relative positions",
     ("pfeiffer", "modernbert"): "normalises in front",
     ("top", "albert"): "share one set of weights",
-    ("bitfit", "modernbert"): "no such bias",
+    ("bitfit", "modernbert"): "has no bias",
 }
 
 
@@ -221,11 +221,11 @@ def test_gradients_reach_exactly_the_parameters_that_are_trained(name: str, fami
     leaves, weights = own_weights(method, encoder, scale=0.1)
     batch = pack(segments(LENGTHS, pairs=True))
     requires: list[bool] = []
-    encoder.switchboard.behind_layer = lambda h: requires.append(h.requires_grad)
+    encoder.switchboard.on_layer_output = lambda h: requires.append(h.requires_grad)
     try:
         states = encoder.forward(batch, weights=weights, training=True)
     finally:
-        encoder.switchboard.behind_layer = None
+        encoder.switchboard.on_layer_output = None
     head_on_pooler(states, batch, encoder, weights).sin().sum().backward()
     trained = {w.name for w in method.trained(encoder.shape)}
     assert {k.partition(".")[2] for k in leaves} == trained == weights.keys()

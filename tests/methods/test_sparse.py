@@ -14,7 +14,7 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import pack
-from intarsia.encoder.sites import WeightShape
+from intarsia.encoder.shape import WeightShape
 from intarsia.methods import DiffPruning, LotteryTicket, Method
 from intarsia.methods.gates import gated, opened
 from intarsia.methods.sparse import added, entries_of, largest, spans, split

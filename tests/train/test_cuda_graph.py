@@ -20,8 +20,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.noise import Noise  # noqa: E402
+from intarsia.encoder.shape import Shape  # noqa: E402
 from intarsia.encoder.site_view import SiteView  # noqa: E402
-from intarsia.encoder.sites import FFN_OUTPUT, Shape  # noqa: E402
+from intarsia.encoder.sites import FFN_OUTPUT  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
     METHODS as REGISTERED,
