@@ -269,7 +269,7 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None and process.stdout is not None
     for line in process.stderr:
-        if line.startswith("full, seed 0: begins"):
+        if line.startswith("full, seed 0: started"):
             process.send_signal(signal.SIGINT)
             break
     rest = process.stderr.read()

@@ -180,8 +180,9 @@ def sweep(
 ) -> None:
     """Train a grid of settings for one or many tasks at once, and keep the best job of each task.
 
-    All jobs share passes through the frozen base, and no job affects another. The validation part selects the best job,
-    which is scored once on the test part. The same command resumes an interrupted or killed sweep.
+    All jobs share passes through the frozen base, and no job affects another.
+    The validation part selects the best job, which is scored once on the test
+    part. The same command resumes an interrupted or killed sweep.
     """
     from intarsia.cli import console
     from intarsia.cli.sweep_table import sweep_table
