@@ -280,7 +280,7 @@ def test_compare_is_interrupted_and_goes_on(base: str, tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert "1/2 lora-2, seed 0: accuracy" in again.stderr and "already stored" in again.stderr
     first = [line.split()[0] for line in again.stdout.splitlines()[:4]]
-    assert first == ["method", "lora-2", "full", "top-9"] and "top-9: the top 9 layers" in again.stdout
+    assert first == ["method", "lora-2", "full", "top-9"] and "top-9: cannot train the top 9 layers" in again.stdout
     stored = json.loads((tmp_path / "comparison" / "comparison.json").read_text())
     assert stored["provenance"]["command"].startswith("intarsia compare opinion.csv")
     assert (tmp_path / "comparison" / "tradeoff.png").stat().st_size > 10_000

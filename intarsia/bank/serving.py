@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterable
 
 from intarsia.bank.entry import Entry
+from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
-from intarsia.errors import BankError
+from intarsia.errors import BankError, UnknownTask
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Learned
@@ -32,7 +33,8 @@ class ServedTasks:
     def _resolve(self, name: str) -> Served:
         entry = self.store.entry(name)
         if entry.state != "ok":
-            self.store.load(name)  # raises an error that names the problem and a version to restore
+            self._read(name)  # raises an error that names the problem and a version to restore
+            raise Replaced(f"Another process replaced {entry.path}, which was damaged.")
         digest = entry.header.digest
         with self._lock:
             old, self._digests[name] = self._digests.get(name), digest
@@ -41,12 +43,14 @@ class ServedTasks:
         return Served(digest, entry.header.interface, lambda: self._load(entry))
 
     def _load(self, entry: Entry) -> Learned:
-        try:
-            inlay = self.store.load(entry.name, entry.version)
-        except BankError as error:
-            if entry.path.exists():
-                raise
-            raise Replaced(f"Another process removed {entry.path} before it was read.") from error
+        inlay = self._read(entry.name, entry.version)
         if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
             raise Replaced(f"Another process replaced {entry.path} before it was read.")
         return inlay.learned
+
+    def _read(self, name: str, version: int | None = None) -> Inlay:
+        """Read an inlay that the bank listed a moment ago."""
+        try:
+            return self.store.load(name, version)
+        except UnknownTask as error:
+            raise Replaced(str(error)) from error

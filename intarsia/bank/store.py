@@ -106,6 +106,8 @@ class Store:
         try:
             inlay = read_inlay(entry.path)
         except BankError as error:
+            if isinstance(error.__cause__, FileNotFoundError):  # removed, not damaged: a new file may follow
+                raise UnknownTask(f"Another process removed {entry.path} before it was read.") from error
             self._catalog.mark_damaged(entry.name, entry.version, str(error))
             raise type(error)(f"{error} {self._recovery_hint(entry)}") from error
         self._refuse_misplaced(entry, inlay.encoder)
