@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
-    from intarsia.train.loop import Watch
+    from intarsia.train.progress import Watch
     from intarsia.train.runner import RunnerWatch
 
 

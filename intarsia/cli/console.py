@@ -14,7 +14,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from intarsia.train.loop import Progress, Watch
+    from intarsia.train.progress import Progress, Watch
 
 # A file or a pipe has no terminal width: use a fixed width, so that tables are not squeezed.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)

@@ -19,7 +19,8 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import to_dict
 from intarsia.train.job import Job
-from intarsia.train.loop import Progress, Watch, train_together
+from intarsia.train.loop import train_together
+from intarsia.train.progress import Progress, Watch
 from intarsia.train.run import Trained, check_job, is_exclusive
 from intarsia.train.trunk import TrunkCache
 

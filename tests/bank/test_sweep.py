@@ -19,7 +19,8 @@ from intarsia.methods import Bottleneck, to_dict
 from intarsia.tasks import load_data
 from intarsia.train.grid import PAPER, SMALL, Grid, read_grid
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, train
+from intarsia.train.loop import train
+from intarsia.train.progress import Progress
 from intarsia.train.runner import JobResult, PlannedJob, RunnerEvent
 from tests.support.families import opinions, tiny_with_words
 from tests.support.token_tasks import colours, riddles

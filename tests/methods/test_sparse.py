@@ -20,8 +20,9 @@ from intarsia.methods.gates import gated, opened
 from intarsia.methods.sparse import added, entries_of, largest, spans, split
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Run, Trained, train
+from intarsia.train.loop import train
 from intarsia.train.order import epoch_batches
+from intarsia.train.run import Run, Trained
 from intarsia.train.step import predict, step_together
 from tests.support.families import opinions, tiny, tiny_with_words
 from tests.support.segments import segments

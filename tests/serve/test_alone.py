@@ -36,7 +36,8 @@ from intarsia.serve.served import Served
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Run, train
+from intarsia.train.loop import train
+from intarsia.train.run import Run
 from intarsia.train.step import predict
 from tests.support.families import opinions, tiny_with_words
 from tests.support.inlays import write_inlay

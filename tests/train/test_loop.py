@@ -16,7 +16,9 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import EncoderError, IntarsiaError
 from intarsia.tasks import Example, load_data
 from intarsia.tasks.task_kind import TaskKind
-from intarsia.train.loop import Progress, Run, Trained, train
+from intarsia.train.loop import train
+from intarsia.train.progress import Progress
+from intarsia.train.run import Run, Trained
 from intarsia.train.step import step_together
 from tests.support.families import opinions, save_tiny, tiny_with_words
 from tests.support.jobs import opinion_job

@@ -35,8 +35,10 @@ from intarsia.tasks.heads import Pooling
 from intarsia.train import features, loop
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, Run, Trained, train, train_together
+from intarsia.train.loop import train, train_together
 from intarsia.train.optimizer import AdamSettings
+from intarsia.train.progress import Progress
+from intarsia.train.run import Run, Trained
 from intarsia.train.runner import PlannedJob, RunnerEvent
 from intarsia.train.step import predict, step_together
 from intarsia.train.trunk import TrunkCache

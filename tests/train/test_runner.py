@@ -12,7 +12,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Bottleneck, Features, Full, LoRA, Method, TopLayers
 from intarsia.tasks import load_data
-from intarsia.train import loop
+from intarsia.train import active_job
 from intarsia.train.checkpoint import read
 from intarsia.train.job import Job, Settings
 from intarsia.train.run import Trained
@@ -93,7 +93,7 @@ def test_a_killed_queue_resumes_to_the_same_bits(
             steps[0] += 1
             raise Killed
 
-    monkeypatch.setattr(loop._Saving, "due", lambda *_: True)
+    monkeypatch.setattr(active_job.Saving, "due", lambda *_: True)
     kills = 0
     for _ in range(3):
         try:

@@ -16,7 +16,8 @@ from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Bottleneck, Full, LoRA, Method
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, train, train_together
+from intarsia.train.loop import train, train_together
+from intarsia.train.progress import Progress
 from intarsia.train.run import Run, Trained
 from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.step import step_together

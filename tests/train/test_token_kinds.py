@@ -13,7 +13,8 @@ from intarsia.methods import BitFit, Bottleneck, Features, Full, LoRA, LotteryTi
 from intarsia.tasks import load_data
 from intarsia.train.cuda_graph import can_record
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, train, train_together
+from intarsia.train.loop import train, train_together
+from intarsia.train.progress import Progress
 from intarsia.train.run import Run, Trained
 from intarsia.train.step import predict
 from tests.support.families import opinions, tiny_with_words

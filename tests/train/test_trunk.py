@@ -23,8 +23,9 @@ from intarsia.train import trunk as trunk_module
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.grid import Grid, read_grid
 from intarsia.train.job import Job, Settings
-from intarsia.train.loop import Progress, Trained, train, train_together
-from intarsia.train.run import Run
+from intarsia.train.loop import train, train_together
+from intarsia.train.progress import Progress
+from intarsia.train.run import Run, Trained
 from intarsia.train.step import logits_together
 from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache, free_memory
