@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab import no_bert
-from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, FittedModel, Progress, plan, search
+from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, FittedModel, SearchProgress, plan, search
 from intarsia.lab.no_bert.candidates import _default_candidates
 from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
@@ -164,7 +164,7 @@ def test_minutes_end_the_search_between_candidates(monkeypatch: pytest.MonkeyPat
     clock = ticking(10.0)
     monkeypatch.setattr(no_bert, "monotonic", lambda: next(clock))
     monkeypatch.setattr(no_bert, "score", lambda *_: 0.5)
-    seen: list[Progress] = []
+    seen: list[SearchProgress] = []
     found = search(texts(), minutes=1.0, watch=seen.append)
     assert len(found.trials) == 2 and [p.done for p in seen] == [0, 1]
     assert [p.seconds_left for p in seen] == [50.0, 20.0] and "20s left · best accuracy 0.500" in str(seen[1])
