@@ -17,7 +17,7 @@ from pathlib import Path
 
 from intarsia.errors import BankError
 
-Part = bytes | memoryview
+Chunk = bytes | memoryview
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
@@ -25,7 +25,7 @@ NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 STALE_SECONDS = 24 * 3600  # no write takes longer
 
 
-def replace(path: Path, parts: Sequence[Part]) -> None:
+def replace(path: Path, parts: Sequence[Chunk]) -> None:
     """Write `parts` to `path`, replacing an existing file."""
     with explained(path, parts), written(path.parent, parts) as temporary:
         temporary.replace(path)
@@ -54,7 +54,7 @@ def place(temporary: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def written(folder: Path, parts: Sequence[Part]) -> Iterator[Path]:
+def written(folder: Path, parts: Sequence[Chunk]) -> Iterator[Path]:
     """Yield a temporary file in `folder` with `parts`, flushed to disk. The file is removed at exit, also on errors."""
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     try:
@@ -70,7 +70,7 @@ def written(folder: Path, parts: Sequence[Part]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def explained(target: Path, parts: Sequence[Part]) -> Iterator[None]:
+def explained(target: Path, parts: Sequence[Chunk]) -> Iterator[None]:
     """Turn an `OSError` of a write into a `BankError` whose message says what to do."""
     try:
         yield

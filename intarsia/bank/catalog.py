@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from intarsia.bank.index import Index, Key, Row
+from intarsia.bank.index import Index, IndexRow, Key
 from intarsia.bank.inlay import check_file, read_header
 from intarsia.errors import BankError
 
@@ -43,13 +43,13 @@ class Catalog:
     def path(self, name: str, version: int) -> Path:
         return self._inlays / name / file_name(version)
 
-    def look(self, name: str | None = None, *, whole: bool = False) -> list[Row]:
+    def look(self, name: str | None = None, *, whole: bool = False) -> list[IndexRow]:
         """Return the rows of one task or of all, sorted by name and version. `whole` checks every file's digest."""
         with self._lock:
             index = self._opened()
             stamps = self._listing(name)
             known = {key: row for key, row in index.rows.items() if name in (None, key[0])}
-            put: list[Row] = []
+            put: list[IndexRow] = []
             gone = known.keys() - stamps.keys()
             for key, stamp in stamps.items():
                 row = known.get(key)
@@ -105,7 +105,7 @@ class Catalog:
                         stamps[task, int(match[1])] = Stamp(status.st_size, status.st_mtime_ns)
         return stamps
 
-    def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> Row | None:
+    def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> IndexRow | None:
         """Return the row of one file; None if another process has just removed the file."""
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
@@ -124,4 +124,4 @@ class Catalog:
             reason = str(error)
         file = path.relative_to(self.folder).as_posix()
         state = "damaged" if reason else "ok"
-        return Row(*key, file, *stamp, digest, fingerprint, header_json, state, reason)
+        return IndexRow(*key, file, *stamp, digest, fingerprint, header_json, state, reason)

@@ -20,7 +20,7 @@ BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 Key = tuple[str, int]  # task, version
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """The cached header of one file. `size` and `mtime_ns` show whether the file has changed since."""
 
     name: str
@@ -46,7 +46,7 @@ CREATE TABLE inlays (
     checksum INTEGER NOT NULL, PRIMARY KEY (name, version)
 )
 """
-COLUMNS = (*Row._fields, "checksum")
+COLUMNS = (*IndexRow._fields, "checksum")
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM inlays"
 UPSERT = f"INSERT OR REPLACE INTO inlays ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 DELETE = "DELETE FROM inlays WHERE name = ? AND version = ?"
@@ -61,9 +61,9 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.persistent = True
-        self.rows: dict[Key, Row] = self._read()
+        self.rows: dict[Key, IndexRow] = self._read()
 
-    def update(self, put: Collection[Row], drop: Collection[Key] = ()) -> None:
+    def update(self, put: Collection[IndexRow], drop: Collection[Key] = ()) -> None:
         """Add or replace the rows `put`, and delete the rows `drop`."""
         for key in drop:
             self.rows.pop(key, None)
@@ -76,18 +76,18 @@ class Index:
         self.rows = {}
         self._write((), (), everything=True)
 
-    def _read(self) -> dict[Key, Row]:
+    def _read(self) -> dict[Key, IndexRow]:
         if not self.path.exists():  # reading a bank must not create files
             return {}
         try:
             with self._connection() as connection:
-                found = [(Row._make(values), checksum) for *values, checksum in connection.execute(SELECT)]
+                found = [(IndexRow._make(values), checksum) for *values, checksum in connection.execute(SELECT)]
             return {row.key: row for row, checksum in found if _checksum(row) == checksum}
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
             return {}
 
-    def _write(self, put: Collection[Row], drop: Collection[Key], everything: bool = False) -> None:
+    def _write(self, put: Collection[IndexRow], drop: Collection[Key], everything: bool = False) -> None:
         if not self.persistent:
             return
         for _ in range(2):  # if the file proves corrupt, the second attempt writes all rows to a new file
@@ -161,7 +161,7 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def _checksum(row: Row) -> int:
+def _checksum(row: IndexRow) -> int:
     """Return a row's CRC-32. SQLite does not detect a flipped bit in a value; the checksum does."""
     return zlib.crc32(repr(tuple(row)).encode())
 

@@ -150,7 +150,7 @@ def check_content(content: bytes, where: Path) -> Container:
     return container
 
 
-def encode(inlay: Inlay) -> list[files.Part]:
+def encode(inlay: Inlay) -> list[files.Chunk]:
     """Return the bytes of an inlay's file in parts, to avoid joining large tensors in memory."""
     layout = {name: _spec_of(name, tensor) for name, tensor in inlay.tensors.items()}
     values = {name: _values_of(tensor) for name, tensor in inlay.tensors.items()}

@@ -19,7 +19,7 @@ from typing import Any
 from intarsia import files
 from intarsia.bank.catalog import TASK_NAME, Catalog
 from intarsia.bank.entry import Entry, Problem
-from intarsia.bank.index import Row
+from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
 from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
@@ -153,7 +153,7 @@ class Store:
                 problems.append(Problem(entry.path, str(error), entry.name, entry.version))
         return problems
 
-    def _append(self, name: str, parts: Sequence[files.Part]) -> Entry:
+    def _append(self, name: str, parts: Sequence[files.Chunk]) -> Entry:
         """Write a file under the task's next free version number. The file gets its number only when complete."""
         version = max(self._catalog.versions(name), default=0) + 1
         with files.explained(self._inlays / name, parts):
@@ -173,7 +173,7 @@ class Store:
                         # Another process has just removed the task's folder: create it again.
         return self.entry(name, version)
 
-    def _as_entries(self, rows: Sequence[Row], encoder: dict[str, Any] | None) -> list[Entry]:
+    def _as_entries(self, rows: Sequence[IndexRow], encoder: dict[str, Any] | None) -> list[Entry]:
         entries = []
         for row in rows:
             state, reason, path = row.state, row.reason, self.folder / row.file

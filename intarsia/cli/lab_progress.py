@@ -33,7 +33,7 @@ def comparison_progress(
         runs = shown.enter_context(_comparison_bar(methods))
         search: no_bert.SearchWatch | None = None
 
-        def watch(p: no_bert.Progress) -> None:
+        def watch(p: no_bert.SearchProgress) -> None:
             nonlocal search
             if search is None:
                 shown.close()  # a terminal shows one bar at a time
@@ -144,7 +144,7 @@ def _tenths() -> no_bert.SearchWatch:
     """Return a watcher that prints a line for each tenth of the search."""
     shown = -1
 
-    def watch(p: no_bert.Progress) -> None:
+    def watch(p: no_bert.SearchProgress) -> None:
         nonlocal shown
         if int(10 * p.share) != shown:
             shown = int(10 * p.share)

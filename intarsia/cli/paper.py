@@ -22,11 +22,11 @@ paper = typer.Typer(
 )
 app.add_typer(paper, rich_help_panel="The laboratory")
 
-EncoderOption = Annotated[
+PaperEncoderOption = Annotated[
     str, typer.Option("--encoder", "-e", help="The base: [cyan]minilm[/], a transformers folder, or a hub name.")
 ]
 ResultsOption = Annotated[Path, typer.Option("--results", metavar="FOLDER", help="The folder for runs and figures.")]
-LimitOption = Annotated[
+PaperLimitOption = Annotated[
     int | None,
     typer.Option("--limit", help="Use at most this many training rows. For trial runs, stored separately."),
 ]
@@ -72,9 +72,9 @@ CONFIG_OPTIONS = ("tasks", "grid", "seeds", "samples", "pooling", "max_length", 
 def _paper(
     context: typer.Context,
     report: Annotated[bool, typer.Option("--report", help="Write one HTML page with all tables and figures.")] = False,
-    encoder: EncoderOption = "minilm",
+    encoder: PaperEncoderOption = "minilm",
     results: ResultsOption = Path("results"),
-    limit: LimitOption = None,
+    limit: PaperLimitOption = None,
 ) -> None:
     if context.invoked_subcommand is not None:
         given = [name for name in ("report", "encoder", "results", "limit") if _given(context, name)]
@@ -111,7 +111,7 @@ def _command(name: str, help: str) -> None:
 
     def command(
         context: typer.Context,
-        encoder: EncoderOption = "minilm",
+        encoder: PaperEncoderOption = "minilm",
         tasks: TasksOption = None,
         only: OnlyOption = None,
         grid: GridOption = "small",
@@ -119,7 +119,7 @@ def _command(name: str, help: str) -> None:
         data: FolderOption = None,
         results: ResultsOption = Path("results"),
         samples: SamplesOption = False,
-        limit: LimitOption = None,
+        limit: PaperLimitOption = None,
         pooling: PoolingOption = "mean",
         max_length: LengthOption = None,
         bias_correction: BiasCorrectionOption = None,

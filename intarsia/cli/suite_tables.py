@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia.cli.console import table
-from intarsia.tasks.suites.folder import Part, Status
+from intarsia.tasks.suites.folder import SplitStatus, Status
 from intarsia.tasks.suites.suite import PARTIAL
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def suites_table(found: Sequence[Status], folder: Path) -> list[RenderableType]:
     return made
 
 
-def _cell(part: Part | None) -> str:
+def _cell(part: SplitStatus | None) -> str:
     if part is None:
         return ""
     if part.whole:

@@ -20,7 +20,7 @@ from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
-from intarsia.encoder.span import Span
+from intarsia.encoder.span import LayerSpan
 from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.word_head import read_word_head
@@ -170,13 +170,13 @@ class Encoder:
         dropout. `padded` uses one padded block instead of the packed layout; it computes the same values, as a
         reference for tests. `above` is (layer, the states [N, d] that enter it): the pass then skips the layers below.
         """
-        span = Span() if above is None else Span.above(self._checked_layer(above[0]), above[1], batch, padded)
+        span = LayerSpan() if above is None else LayerSpan.above(self._checked_layer(above[0]), above[1], batch, padded)
         return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
 
     @torch.no_grad()
     def states_below(self, batch: Batch, layer: int) -> Tensor:
         """Return the states [N, d] of the plain base that enter a layer, without dropout. Skips the layers above."""
-        span = Span(end=self._checked_layer(layer))
+        span = LayerSpan(end=self._checked_layer(layer))
         self._pass(Pass(batch, (), span=span), {})
         assert span.entered is not None
         return span.entered.reshape(batch.tokens, -1)

@@ -21,7 +21,7 @@ from intarsia.encoder.packed import Batch
 from intarsia.encoder.site_method import SiteMethod
 from intarsia.encoder.site_view import GroupSegments, SiteView
 from intarsia.encoder.sites import LINEAR_SITES
-from intarsia.encoder.span import Span
+from intarsia.encoder.span import LayerSpan
 from intarsia.encoder.static_shape import StaticBatch
 
 ALL = slice(None)
@@ -51,7 +51,7 @@ class Pass:
     paused: bool = False  # the running module processes no tokens of the batch (DeBERTa's relative positions)
     sublayer_input: Tensor | None = None
     layer_input: Tensor | None = None
-    span: Span = field(default_factory=Span)
+    span: LayerSpan = field(default_factory=LayerSpan)
     memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # by group: states that its method stores
     relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Span:
+class LayerSpan:
     """The layers that a pass computes, and the layer that is running."""
 
     first: int = OUTSIDE  # the lowest computed layer; OUTSIDE: the pass starts with the embeddings
@@ -29,7 +29,7 @@ class Span:
     now: int = OUTSIDE  # the layer that is running
 
     @classmethod
-    def above(cls, layer: int, states: Tensor, batch: Batch | StaticBatch, padded: bool) -> Span:
+    def above(cls, layer: int, states: Tensor, batch: Batch | StaticBatch, padded: bool) -> LayerSpan:
         """Return the span that starts at a layer, with the states [N, d] that enter it."""
         if states.shape[0] != batch.tokens:
             raise ValueError(

@@ -62,7 +62,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One method with the runs of all its seeds. If the method does not fit this base, `parameters` is None and
     `reason` says why."""
 
@@ -110,7 +110,7 @@ class Row:
         }
 
     @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> Row:
+    def from_dict(cls, stored: dict[str, Any]) -> ComparisonRow:
         """Return the row that `to_dict` wrote."""
         reason = stored["problems"][0] if stored["parameters"] is None else None
         results = tuple(Result(**run) for run in stored["runs"])
@@ -135,11 +135,11 @@ class Comparison:
     metric: str
     kind: str
     seeds: int
-    rows: tuple[Row, ...]  # sorted by trained parameters; methods that do not fit the base come last
+    rows: tuple[ComparisonRow, ...]  # sorted by trained parameters; methods that do not fit the base come last
     baseline: dict[str, Any] | None  # the best model without a transformer, if it was searched for
     provenance: dict[str, Any]
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> ComparisonRow:
         """Return the row of a method."""
         return next(row for row in self.rows if row.name == name)
 
@@ -163,11 +163,11 @@ class Comparison:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Comparison:
         """Return the comparison that `to_dict` wrote, which is the content of comparison.json."""
-        rows = tuple(Row.from_dict(row) for row in stored["rows"])
+        rows = tuple(ComparisonRow.from_dict(row) for row in stored["rows"])
         seeds, baseline = len(stored["seeds"]), stored["no_bert"]
         return cls(stored["metric"], stored["kind"], seeds, rows, baseline, stored["provenance"])
 
 
-def in_order(rows: Sequence[Row]) -> tuple[Row, ...]:
+def in_order(rows: Sequence[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     """Return the rows sorted by trained parameters; equal rows keep their order, rows without a count come last."""
     return tuple(sorted(rows, key=lambda row: math.inf if row.parameters is None else row.parameters["method"]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from intarsia.formatting import number, seconds
 
 if TYPE_CHECKING:
-    from intarsia.lab.comparison import Comparison, Row
+    from intarsia.lab.comparison import Comparison, ComparisonRow
 
 
 def share(value: float | None) -> str:
@@ -63,7 +63,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _score(row: Row, seeds: int) -> str:
+def _score(row: ComparisonRow, seeds: int) -> str:
     score = row.score
     if score is None:
         return "not applicable" if row.parameters is None else "failed"

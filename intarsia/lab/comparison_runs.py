@@ -14,7 +14,7 @@ from intarsia import files
 from intarsia.encoder.shape import Shape
 from intarsia.errors import BankError, EncoderError, IntarsiaError
 from intarsia.lab import cost
-from intarsia.lab.comparison import Result, Row
+from intarsia.lab.comparison import ComparisonRow, Result
 from intarsia.methods import Method, to_dict
 from intarsia.serve.scoring import score
 from intarsia.tasks.kind_registry import kind_for
@@ -37,7 +37,7 @@ def train_rows(
     *,
     together: int | None = None,
     watch: RunnerWatch | None = None,
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """Train the runs that have no result in `folder`, all in one queue; return one row per method."""
     reasons = {name: _reason(method_jobs[0].method, encoder.shape) for name, method_jobs in jobs.items()}
     possible = [job for name, method_jobs in jobs.items() if reasons[name] is None for job in method_jobs]
@@ -135,15 +135,17 @@ def epochs_of_full(job: Job, shape: Shape) -> float:
     return steps + (epochs * dev + test) / 3 / train
 
 
-def _row(name: str, jobs: Sequence[Job], reason: str | None, results: ComparisonResults, encoder: Encoder) -> Row:
+def _row(
+    name: str, jobs: Sequence[Job], reason: str | None, results: ComparisonResults, encoder: Encoder
+) -> ComparisonRow:
     """Return the row of one method; `reason`: why the method does not fit the base."""
     method, shape = jobs[0].method, encoder.shape
     if reason is not None:
-        return Row(name, to_dict(method), None, (), reason)
+        return ComparisonRow(name, to_dict(method), None, (), reason)
     head = kind_for(jobs[0].data).head(jobs[0].pooling).count(shape, method.row_width(shape))
     counts = {"method": method.count(shape), "head": head, "base": shape.parameters}
     own_results = tuple(results.found[job.key(encoder.fingerprint)] for job in jobs)
-    return Row(name, to_dict(method), counts, own_results)
+    return ComparisonRow(name, to_dict(method), counts, own_results)
 
 
 def _with_count(baseline: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from intarsia.lab.comparison import Comparison, Row, Score
+    from intarsia.lab.comparison import Comparison, ComparisonRow, Score
 
 _GREY = "#555555"
 _MANY = 12  # points from which outliers may get a compressed scale
@@ -27,7 +27,7 @@ class Point(NamedTuple):
     """A method in the figure."""
 
     x: float
-    row: Row
+    row: ComparisonRow
     score: Score
 
     @property

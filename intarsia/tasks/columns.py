@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.tables import Table
+from intarsia.tasks.tables import RawTable
 
 # The first name of each tuple is Intarsia's own: it wins if a table also has columns with other names of the tuple.
 TEXT_NAMES = ("text", "sentence", "content", "tweet")
@@ -41,7 +41,7 @@ OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
 
 
 def find_own_columns(
-    table: Table, text: str | None, pair: str | None, label: str | None, kind: Kind | None
+    table: RawTable, text: str | None, pair: str | None, label: str | None, kind: Kind | None
 ) -> tuple[Kind, Columns] | None:
     """The kind and columns of a table whose kind has its own column names (or is `words`), else None.
 
@@ -63,7 +63,7 @@ def find_own_columns(
     return None
 
 
-def _plain_texts(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
+def _plain_texts(table: RawTable, text: str | None, pair: str | None, label: str | None) -> Columns:
     """The text column for the kind `words`, which has neither pair nor label."""
     if pair is not None or label is not None:
         raise DataError(f"{table.name}: kind='words' takes plain texts only. Name text= only, not {pair or label!r}.")
@@ -73,7 +73,7 @@ def _plain_texts(table: Table, text: str | None, pair: str | None, label: str | 
     return Columns(first, None, None)
 
 
-def find_columns(table: Table, text: str | None, pair: str | None, label: str | None) -> Columns:
+def find_columns(table: RawTable, text: str | None, pair: str | None, label: str | None) -> Columns:
     """The named columns; a role that is not named gets the column with a conventional name."""
     text, pair = find_texts(table, text, pair)
     _check_exists(table, "label", label)
@@ -83,7 +83,7 @@ def find_columns(table: Table, text: str | None, pair: str | None, label: str | 
     return Columns(text, pair, label)
 
 
-def find_texts(table: Table, text: str | None, pair: str | None) -> tuple[str, str | None]:
+def find_texts(table: RawTable, text: str | None, pair: str | None) -> tuple[str, str | None]:
     """The columns of the text and its pair, if any. If only `text` is named, the examples are single texts."""
     if text is None and pair is not None:
         raise DataError(f"pair={pair!r} is named without text. Name the column of the first text too (text=...).")
@@ -92,12 +92,12 @@ def find_texts(table: Table, text: str | None, pair: str | None) -> tuple[str, s
     return _find_text(table) if text is None else (text, pair)
 
 
-def _check_exists(table: Table, role: str, name: str | None) -> None:
+def _check_exists(table: RawTable, role: str, name: str | None) -> None:
     if name is not None and name not in table.columns:
         raise DataError(f"{table.name}: no column {name!r} for {role}. {_columns_found(table)}")
 
 
-def _find_text(table: Table) -> tuple[str, str | None]:
+def _find_text(table: RawTable) -> tuple[str, str | None]:
     pairs = [pair for pair in PAIR_NAMES if set(pair) <= set(table.columns)]
     in_pairs = {name for pair in pairs for name in pair}
     singles = [name for name in TEXT_NAMES if name in table.columns and name not in in_pairs]
@@ -117,7 +117,7 @@ def _find_text(table: Table) -> tuple[str, str | None]:
     )
 
 
-def _find_label(table: Table) -> str:
+def _find_label(table: RawTable) -> str:
     found = [name for name in LABEL_NAMES if name in table.columns]
     if len(found) == 1 or found[:1] == [LABEL_NAMES[0]]:
         return found[0]
@@ -132,6 +132,6 @@ def _find_label(table: Table) -> str:
     )
 
 
-def _columns_found(table: Table) -> str:
+def _columns_found(table: RawTable) -> str:
     """A sentence for error messages that lists the table's columns."""
     return f"Columns found: {', '.join(repr(name) for name in table.columns) or 'none'}."

@@ -13,7 +13,7 @@ from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, Ta
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
 from intarsia.tasks.sources import Source, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
-from intarsia.tasks.tables import Gathered, Table
+from intarsia.tasks.tables import Gathered, RawTable
 
 LEAST_EXAMPLES = 10
 Parts = dict[str, list[Example]]
@@ -160,14 +160,14 @@ def content_hash(parts: Parts) -> str:
     return digest.hexdigest()
 
 
-def _join_lines(tables: dict[str, Table], kind: Kind | None) -> dict[str, Table]:
+def _join_lines(tables: dict[str, RawTable], kind: Kind | None) -> dict[str, RawTable]:
     """The tables; for the kind `words`, lines of plain text are joined to texts."""
     if kind != "words":
         return tables
     return {name: documents(table) if table.lines else table for name, table in tables.items()}
 
 
-def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
+def _examples(table: RawTable, columns: Columns, kind: Kind) -> list[Example]:
     """The checked examples of a table."""
     for column in columns.texts:
         if column not in table.columns:
@@ -191,29 +191,29 @@ def _examples(table: Table, columns: Columns, kind: Kind) -> list[Example]:
     return examples
 
 
-def _sentences(table: Table, text: str, label: str) -> list[Example]:
+def _sentences(table: RawTable, text: str, label: str) -> list[Example]:
     from intarsia.tasks.tagging import read_sentence
 
     return [read_sentence(row, text, label, table.where(index, label)) for index, row in enumerate(table.rows)]
 
 
-def _questions(table: Table, text: str, pair: str, label: str) -> list[Example]:
+def _questions(table: RawTable, text: str, pair: str, label: str) -> list[Example]:
     from intarsia.tasks.spans import read_question
 
     return [read_question(row, text, pair, label, table.where(index, label)) for index, row in enumerate(table.rows)]
 
 
-def _unlabelled(table: Table, columns: Columns) -> bool:
+def _unlabelled(table: RawTable, columns: Columns) -> bool:
     """Whether the kind needs labels and no row has one."""
     return columns.label is not None and all(_missing_labels(table, columns.label))
 
 
-def _missing_labels(table: Table, column: str) -> list[bool]:
+def _missing_labels(table: RawTable, column: str) -> list[bool]:
     """Per row, whether its label is missing."""
     return [is_missing(plain(row.get(column))) for row in table.rows]
 
 
-def _check_all_labelled(table: Table, column: str) -> None:
+def _check_all_labelled(table: RawTable, column: str) -> None:
     missing = [index for index, is_none in enumerate(_missing_labels(table, column)) if is_none]
     if missing:
         more = f" ({len(missing):,} of {len(table.rows):,} rows have none)" if len(missing) > 1 else ""
@@ -248,12 +248,12 @@ def _training_part(gathered: Gathered) -> str:
     return "all" if "all" in gathered.tables else "train"
 
 
-def _check_not_empty(table: Table) -> None:
+def _check_not_empty(table: RawTable) -> None:
     if not table.rows:
         raise DataError(f"{table.name}: no examples. Add some, or leave the file out.")
 
 
-def _check_sizes(tables: dict[str, Table], main: str) -> None:
+def _check_sizes(tables: dict[str, RawTable], main: str) -> None:
     for table in tables.values():
         _check_not_empty(table)
     total = sum(len(table.rows) for table in tables.values())
@@ -264,7 +264,7 @@ def _check_sizes(tables: dict[str, Table], main: str) -> None:
 
 
 def _check_training_labels(
-    table: Table, column: str, training: list[Example], labels: tuple[str, ...], guessed: bool
+    table: RawTable, column: str, training: list[Example], labels: tuple[str, ...], guessed: bool
 ) -> None:
     where = f"{table.name}, column {column!r}"
     if isinstance(training[0], Question):
@@ -285,7 +285,7 @@ def _check_training_labels(
         )
 
 
-def _check_labels_known(table: Table, column: str, examples: list[Example], labels: tuple[str, ...]) -> None:
+def _check_labels_known(table: RawTable, column: str, examples: list[Example], labels: tuple[str, ...]) -> None:
     for index, example in enumerate(examples):
         for name in _names(example):
             if name not in labels:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from intarsia.tasks.tables import Table
+from intarsia.tasks.tables import RawTable
 
 HEADING = re.compile(r"= .* =")
 
 
-def documents(table: Table) -> Table:
+def documents(table: RawTable) -> RawTable:
     """The table of texts for a table of lines. A text's number is that of its first line."""
     lines = [(row["text"] or "").strip() for row in table.rows]
     texts: list[tuple[int, list[str]]] = []  # the number of the first line, and the lines

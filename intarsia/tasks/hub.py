@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from intarsia.errors import DataError, IntarsiaError, check_extra
-from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
+from intarsia.tasks.tables import SPLIT_NAMES, Gathered, RawTable
 
 NO_SUCH_FILE = ", and no file or folder of that name exists"
 ADVICE = "Or give a local file or folder."
@@ -60,7 +60,7 @@ def _first_line(error: Exception) -> str:
     return " ".join(lines[:2]) or type(error).__name__
 
 
-def _table(name: str, data: Any, split: str) -> Table:
+def _table(name: str, data: Any, split: str) -> RawTable:
     """The table of a hub split, with class names and with None for hidden labels."""
     rows = data.to_list()
     for column, feature in data.features.items():
@@ -73,7 +73,7 @@ def _table(name: str, data: Any, split: str) -> Table:
             for row in rows:
                 row[column] = None
     lines = list(data.features) == ["text"]  # WikiText has one row per line
-    return Table(name, "row", range(1, len(rows) + 1), rows, lines)
+    return RawTable(name, "row", range(1, len(rows) + 1), rows, lines)
 
 
 def class_names(feature: Any) -> list[str] | None:

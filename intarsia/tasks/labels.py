@@ -8,7 +8,7 @@ from typing import Any
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind, Label
-from intarsia.tasks.tables import Table
+from intarsia.tasks.tables import RawTable
 
 SEPARATOR = "|"  # between the labels of one field in a text file
 
@@ -34,7 +34,7 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def infer_kind(tables: Iterable[Table], column: str) -> Kind:
+def infer_kind(tables: Iterable[RawTable], column: str) -> Kind:
     """The kind of the labels in a column.
 
     Lists are `labels`. Numbers are `score` if any has a fraction or if the column is named `score`. Otherwise `label`.

@@ -25,8 +25,8 @@ FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "txt")
 COMPRESSIONS = ("", ".gz", ".zst")
 KNOWN_ENDINGS = "." + ", .".join(FORMATS) + " (each also with .gz or .zst)"
 
-Row = dict[str, Any]
-NumberedRow = tuple[int, Row]
+RawRow = dict[str, Any]
+NumberedRow = tuple[int, RawRow]
 
 
 def read_rows(path: str | Path) -> Iterator[NumberedRow]:

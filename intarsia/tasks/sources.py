@@ -10,8 +10,8 @@ from typing import Any
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Example, Question, Sentence
 from intarsia.tasks.hub import load_hub
-from intarsia.tasks.reading import KNOWN_ENDINGS, Row, data_format, read_rows, stem
-from intarsia.tasks.tables import SPLIT_NAMES, Gathered, Table
+from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, read_rows, stem
+from intarsia.tasks.tables import SPLIT_NAMES, Gathered, RawTable
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
 
@@ -39,21 +39,21 @@ def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
     return Gathered("the mapping", tables, {"from": "files", "files": files} if files else {"from": "memory"})
 
 
-def table_of_file(path: Path) -> Table:
+def table_of_file(path: Path) -> RawTable:
     """The table of all rows of a file."""
     numbered = list(read_rows(path))
     unit = {"parquet": "row", "json": "question"}.get(data_format(path) or "", "line")
     lines = data_format(path) == "txt"
-    return Table(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered], lines)
+    return RawTable(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered], lines)
 
 
-def _table_of_objects(name: str, items: Iterable[Any]) -> Table:
+def _table_of_objects(name: str, items: Iterable[Any]) -> RawTable:
     """The table of Python objects."""
     rows = [_row(name, number, item) for number, item in enumerate(items, 1)]
-    return Table(name, "item", range(1, len(rows) + 1), rows)
+    return RawTable(name, "item", range(1, len(rows) + 1), rows)
 
 
-def _table_of_part(name: str, part: Any) -> Table:
+def _table_of_part(name: str, part: Any) -> RawTable:
     """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
         return table_of_file(Path(part).expanduser())
@@ -62,7 +62,7 @@ def _table_of_part(name: str, part: Any) -> Table:
     raise DataError(f"{name}: expected a list of examples or the path of a file, found a {type(part).__name__}.")
 
 
-def _row(name: str, number: int, item: Any) -> Row:
+def _row(name: str, number: int, item: Any) -> RawRow:
     """A Python object as a raw row."""
     if isinstance(item, Question):
         answers = (
@@ -129,8 +129,8 @@ def _from_folder(folder: Path) -> Gathered:
 
 
 def _one_table_per_split(
-    parts: Iterable[tuple[Any, Any]], name: str, read: Callable[[str, Any], Table]
-) -> dict[str, Table]:
+    parts: Iterable[tuple[Any, Any]], name: str, read: Callable[[str, Any], RawTable]
+) -> dict[str, RawTable]:
     """One table per split; raises if a part's name is unknown or if two parts are the same split."""
     chosen: dict[str, Any] = {}
     for part_name, part in parts:

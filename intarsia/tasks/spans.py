@@ -39,7 +39,7 @@ BEST = 20  # candidates kept per question, and first and last tokens tried per r
 SHOWN = 5  # candidates shown in an answer
 
 
-class Candidate(NamedTuple):
+class SpanCandidate(NamedTuple):
     text: str
     start: int  # its first character in the context
     score: float
@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
 class Decoded(NamedTuple):
     """The candidates for one question, best first, and the scores of "no answer"."""
 
-    candidates: list[Candidate]
+    candidates: list[SpanCandidate]
     no_answer: float  # the score of "no answer" minus the score of the best candidate
     no_answer_probability: float  # 0 unless the task has questions without an answer
 
@@ -145,7 +145,7 @@ class Spans(TaskKind):
         weights = np.exp(scores - scores.max()) if len(scores) else scores
         weights = weights / weights.sum() if len(scores) else weights
         candidates = [
-            Candidate(text, start, score, float(p))
+            SpanCandidate(text, start, score, float(p))
             for (text, (score, start)), p in zip(ranked, weights[: len(ranked)], strict=True)
         ]
         best = candidates[0].score if candidates else -np.inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from intarsia.tasks.reading import Row
+from intarsia.tasks.reading import RawRow
 
 # Part names in sources -> ours. The `_matched` names are MNLI's: its other dev and test sets have other genres.
 SPLIT_NAMES: dict[str, str] = {
@@ -24,13 +24,13 @@ SPLIT_NAMES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Table:
+class RawTable:
     """Raw rows with their numbers in the source, so that an error can name file, row and column."""
 
     name: str
     unit: str  # what the numbers count: line, row or item
     numbers: Sequence[int]
-    rows: list[Row]
+    rows: list[RawRow]
     lines: bool = False  # rows are lines of plain text, including blank lines (documents.py joins them)
 
     def where(self, index: int, column: str) -> str:
@@ -48,5 +48,5 @@ class Gathered:
     """The tables of a source by part: train, dev, test or all, as far as it has them."""
 
     name: str  # of the source, for error messages
-    tables: dict[str, Table]
+    tables: dict[str, RawTable]
     origin: dict[str, Any]  # provenance

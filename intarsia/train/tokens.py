@@ -49,16 +49,16 @@ class Tokenizer:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.cache: dict[tuple[int, int], Parts] = {}
+        self.cache: dict[tuple[int, int], TokenizedParts] = {}
 
-    def __call__(self, data: TaskData, max_length: int) -> Parts:
+    def __call__(self, data: TaskData, max_length: int) -> TokenizedParts:
         key = (id(data), max_length)
         if key not in self.cache:  # Parts keeps a reference to the data, so no other object can get the same id
-            self.cache[key] = Parts(data, max_length, self.encoder)
+            self.cache[key] = TokenizedParts(data, max_length, self.encoder)
         return self.cache[key]
 
 
-class Parts:
+class TokenizedParts:
     """The parts train, dev and test of a data set; each is tokenized at its first use."""
 
     def __init__(self, data: TaskData, max_length: int, encoder: Encoder) -> None:

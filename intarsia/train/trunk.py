@@ -27,7 +27,7 @@ from intarsia.encoder.shape import Shape
 from intarsia.methods.method import lowest
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job
-from intarsia.train.tokens import Parts, Tokens
+from intarsia.train.tokens import TokenizedParts, Tokens
 
 CHUNK = {"cpu": 1024, "cuda": 16384}  # tokens
 FREE_PER_BUDGET = 4  # the default budget is a quarter of the free memory or disk space
@@ -58,7 +58,7 @@ class TrunkCache:
         self.encoder, self.folder = encoder, folder
         self.memory_budget, self.disk_budget = memory_budget, disk_budget
         self.entries: dict[tuple[int, int], CachedStates] = {}
-        self.expected: tuple[Sequence[Parts], Collection[int]] | None = None
+        self.expected: tuple[Sequence[TokenizedParts], Collection[int]] | None = None
         self.warned = False
 
     @torch.no_grad()
@@ -75,7 +75,7 @@ class TrunkCache:
         states = [uncached[key] if key in uncached else key[0].row(key[1]) for key in keys]
         return torch.cat(states).to(self.encoder.device)
 
-    def expect(self, parts: Sequence[Parts], layers: Collection[int]) -> None:
+    def expect(self, parts: Sequence[TokenizedParts], layers: Collection[int]) -> None:
         """Declare the data sets and layers of future requests; all other entries may be evicted."""
         self.expected = parts, layers
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from intarsia.bank import catalog
-from intarsia.bank.index import BUSY_MILLISECONDS, SCHEMA_VERSION, Index, Row
+from intarsia.bank.index import BUSY_MILLISECONDS, SCHEMA_VERSION, Index, IndexRow
 from intarsia.bank.store import Store
 from tests.support.inlays import flip, make_inlay
 
-ROW = Row("a", 1, "inlays/a/0001.safetensors", 10, 20, "d", "f", "{}", "ok", "")
+ROW = IndexRow("a", 1, "inlays/a/0001.safetensors", 10, 20, "d", "f", "{}", "ok", "")
 
 
 @pytest.fixture

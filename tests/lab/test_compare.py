@@ -18,7 +18,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.lab.compare import compare
-from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order, score_of
+from intarsia.lab.comparison import Comparison, ComparisonRow, Result, Score, in_order, score_of
 from intarsia.lab.figures import _apart, _placed, tradeoff
 from intarsia.lab.labels import Box, place_labels
 from intarsia.methods import LoRA, parse, to_dict
@@ -246,7 +246,7 @@ def test_the_search_without_bert_is_stored_too(
     from intarsia.lab import no_bert
 
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 1, "no_bert": 0.001, **RECIPE}
-    seen: list[no_bert.Progress] = []
+    seen: list[no_bert.SearchProgress] = []
     found = compare(task, ["layernorm"], **options, search_watch=seen.append)
     assert found.baseline and found.baseline_score and found.baseline_score.bounds == "95 % bootstrap"
     assert seen and all(0 <= p.share <= 1 for p in seen)
@@ -282,7 +282,7 @@ def made(values: dict[str, float], encoder: Encoder) -> Comparison:
     for name, value in values.items():
         method, test = to_dict(parse(name)), {"value": value, "low": value - 0.02, "high": value + 0.02}
         counts = {"method": parse(name).count(encoder.shape), "head": 66, "base": encoder.shape.parameters}
-        rows.append(Row(name, method, counts, (Result(name, 0, method, "accuracy", 1.0, {}, test=test),)))
+        rows.append(ComparisonRow(name, method, counts, (Result(name, 0, method, "accuracy", 1.0, {}, test=test),)))
     known = {"encoder": {"parameters": encoder.shape.parameters}}
     return Comparison("accuracy", "label", 1, in_order(rows), None, known)
 

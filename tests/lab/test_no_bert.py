@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError
 from intarsia.lab import no_bert
-from intarsia.lab.no_bert import Baseline, Candidate, Corpus, Features, FittedModel, Progress, plan, search
+from intarsia.lab.no_bert import Baseline, Candidate, Corpus, FittedModel, SearchProgress, TextFeatures, plan, search
 from intarsia.lab.no_bert.candidates import _default_candidates
 from intarsia.lab.no_bert.features import _overlap
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.task_kind import TaskKind
 from tests.support.families import opinions
 
-FIRST = Candidate(Features(("word",)), "logistic regression", (("C", 4.0),))
-BROKEN = Candidate(Features(("word",), least=1000), "ridge", (("alpha", 1.0),))
-STUCK = Candidate(Features(("word",)), "linear SVM", (("C", 1e12),))
+FIRST = Candidate(TextFeatures(("word",)), "logistic regression", (("C", 4.0),))
+BROKEN = Candidate(TextFeatures(("word",), least=1000), "ridge", (("alpha", 1.0),))
+STUCK = Candidate(TextFeatures(("word",)), "linear SVM", (("C", 1e12),))
 
 
 def texts() -> TaskData:
@@ -164,7 +164,7 @@ def test_minutes_end_the_search_between_candidates(monkeypatch: pytest.MonkeyPat
     clock = ticking(10.0)
     monkeypatch.setattr(no_bert, "monotonic", lambda: next(clock))
     monkeypatch.setattr(no_bert, "score", lambda *_: 0.5)
-    seen: list[Progress] = []
+    seen: list[SearchProgress] = []
     found = search(texts(), minutes=1.0, watch=seen.append)
     assert len(found.trials) == 2 and [p.done for p in seen] == [0, 1]
     assert [p.seconds_left for p in seen] == [50.0, 20.0] and "20s left · best accuracy 0.500" in str(seen[1])
@@ -208,11 +208,11 @@ def test_parameters_are_all_fitted_numbers() -> None:
             return FittedModel(candidate, corpus, answers).parameters()
 
     assert count(FIRST) == {"features": grams, "model": grams + 1, "total": 2 * grams + 1}
-    naive = Candidate(Features(("word",), weighting="log counts"), "multinomial NB")
+    naive = Candidate(TextFeatures(("word",), weighting="log counts"), "multinomial NB")
     assert count(naive) == {"features": 0, "model": 2 * grams + 2, "total": 2 * grams + 2}
-    network = Candidate(Features(("word",), components=5), "MLP", (("hidden_layer_sizes", 3), ("max_iter", 300)))
+    network = Candidate(TextFeatures(("word",), components=5), "MLP", (("hidden_layer_sizes", 3), ("max_iter", 300)))
     assert count(network) == {"features": grams + 5 * grams + 10, "model": 5 * 3 + 3 + 3 + 1, "total": 6 * grams + 32}
-    stumps = Candidate(Features(("word",), components=5), "boosted trees", (("max_iter", 4), ("max_leaf_nodes", 2)))
+    stumps = Candidate(TextFeatures(("word",), components=5), "boosted trees", (("max_iter", 4), ("max_leaf_nodes", 2)))
     assert count(stumps)["model"] == 4 * (2 + 2) + 1  # four trees of one split and two leaves, and where they start
 
 

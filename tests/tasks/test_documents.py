@@ -12,12 +12,14 @@ from intarsia.errors import DataError
 from intarsia.tasks import load_data
 from intarsia.tasks.data import load_examples, load_texts
 from intarsia.tasks.documents import documents
-from intarsia.tasks.tables import Table
+from intarsia.tasks.tables import RawTable
 from tests.support.token_tasks import topics
 
 
 def joined(*lines: str) -> list[tuple[int, str]]:
-    table = documents(Table("t.txt", "line", range(1, len(lines) + 1), [{"text": line} for line in lines], lines=True))
+    table = documents(
+        RawTable("t.txt", "line", range(1, len(lines) + 1), [{"text": line} for line in lines], lines=True)
+    )
     return [(number, row["text"]) for number, row in zip(table.numbers, table.rows, strict=True)]
 
 

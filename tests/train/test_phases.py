@@ -32,7 +32,7 @@ from intarsia.methods import (
 )
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
-from intarsia.train import features, loop
+from intarsia.train import features, progress
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train, train_together
@@ -236,7 +236,7 @@ def test_a_queue_reads_a_text_once_for_all_its_jobs(monkeypatch: pytest.MonkeyPa
 def test_a_watcher_is_told_how_far_the_base_has_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(features, "TOKENS_A_PASS", 40)
     clock = iter(range(10**6))
-    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
     told: list[Progress] = []
     trained = train(job(Features()), encoder(), watch=told.append)
     before = [p for p in told if p.reading is not None]

@@ -17,7 +17,7 @@ from typing import Any
 
 from intarsia.errors import IntarsiaError, check_extra
 from intarsia.formatting import seconds
-from intarsia.lab.no_bert.candidates import Candidate, Features, plan
+from intarsia.lab.no_bert.candidates import Candidate, TextFeatures, plan
 from intarsia.lab.no_bert.features import Corpus, FeatureExtractor
 from intarsia.lab.no_bert.models import FittedModel, NaiveBayesSvm
 from intarsia.tasks.examples import Kind, TaskData
@@ -41,7 +41,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """The state of a search before each candidate. `str()` gives a progress line."""
 
     done: int
@@ -57,7 +57,7 @@ class Progress:
         return f"{self.done} tried · {left}{best}{self.trying}"
 
 
-SearchWatch = Callable[[Progress], None]
+SearchWatch = Callable[[SearchProgress], None]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def search(
         if best is None and len(trials) >= max(MAX_FAILURES, candidates or 0):
             break
         if watch is not None:
-            watch(Progress(len(trials), share, left, candidate, metric, best[1] if best else None))
+            watch(SearchProgress(len(trials), share, left, candidate, metric, best[1] if best else None))
         start = monotonic()
         try:
             with _only_failures():
@@ -207,11 +207,11 @@ __all__ = [
     "Candidate",
     "Corpus",
     "FeatureExtractor",
-    "Features",
     "FittedModel",
     "NaiveBayesSvm",
     "Progress",
     "SearchWatch",
+    "TextFeatures",
     "Trial",
     "plan",
     "search",

@@ -21,7 +21,7 @@ MAX_REPEATED_DRAWS = 200  # after this many known candidates in a row, the searc
 
 
 @dataclass(frozen=True)
-class Features:
+class TextFeatures:
     """How texts become numbers. Both texts of a pair use the same features, and their rows are combined."""
 
     views: tuple[View, ...]
@@ -44,7 +44,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Candidate:
-    features: Features
+    features: TextFeatures
     model: str
     options: tuple[tuple[str, Any], ...] = ()  # scikit-learn's option names
 
@@ -170,9 +170,9 @@ def _candidate(
 ) -> Candidate:
     """Return a candidate in canonical form, so that equivalent candidates compare equal."""
     if not views:
-        return Candidate(Features((), overlap=True), model, tuple(options.items()))
+        return Candidate(TextFeatures((), overlap=True), model, tuple(options.items()))
     features["pairing"] = features.get("pairing", "shared") if data.pairs else ""
     features["overlap"] = data.pairs and model not in COUNT_MODELS
     if features.get("longest") == tuple(MAX_NGRAM[view] for view in views):
         features["longest"] = ()
-    return Candidate(Features(tuple(views), **features), model, tuple(options.items()))
+    return Candidate(TextFeatures(tuple(views), **features), model, tuple(options.items()))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.lab.no_bert.candidates import MAX_NGRAM, Features, View
+from intarsia.lab.no_bert.candidates import MAX_NGRAM, TextFeatures, View
 from intarsia.tasks.examples import Example, TaskData
 
 WORD = re.compile(r"\w+|[^\w\s]")  # unlike scikit-learn's pattern, keeps punctuation and one-letter words
@@ -25,7 +25,7 @@ class Corpus:
         self.sides = 2 if data.pairs else 1
         self._vectorizers: dict[View, Any] = {}
         self._counts: dict[tuple[View, str], Any] = {}
-        self._extractors: dict[Features, FeatureExtractor] = {}
+        self._extractors: dict[TextFeatures, FeatureExtractor] = {}
         self._overlaps: dict[str, np.ndarray] = {}
         self.idf: dict[str, float] = {}  # inverse document frequencies of words, for the overlap of pairs
 
@@ -69,7 +69,7 @@ class Corpus:
             self._overlaps[part] = np.array([_overlap(e.text, e.pair or "", self.idf) for e in examples])
         return self._overlaps[part]
 
-    def extractor(self, features: Features) -> FeatureExtractor:
+    def extractor(self, features: TextFeatures) -> FeatureExtractor:
         """Return the fitted extractor, from the cache if a recent candidate had the same features."""
         if features not in self._extractors:
             while len(self._extractors) >= CACHED_EXTRACTORS:
@@ -127,7 +127,7 @@ def _overlap(first: str, second: str, idf: dict[str, float]) -> list[float]:
 class FeatureExtractor:
     """One feature setting, fitted on train. It computes the matrix [n, f] of any part."""
 
-    def __init__(self, features: Features, corpus: Corpus) -> None:
+    def __init__(self, features: TextFeatures, corpus: Corpus) -> None:
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfTransformer
         from sklearn.preprocessing import StandardScaler

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from intarsia.lab.comparison import Comparison, Result, Row, Score, in_order
+from intarsia.lab.comparison import Comparison, ComparisonRow, Result, Score, in_order
 from intarsia.lab.comparison_rows import share
 from intarsia.lab.figures import tradeoff
 from intarsia.lab.paper import names
@@ -177,7 +177,9 @@ def _comparison(
             )
             for r in best.records
         )  # fmt: skip
-        rows.append(Row(name, method, best.parameters, runs, given=None if means is None else _score(means[name])))
+        rows.append(
+            ComparisonRow(name, method, best.parameters, runs, given=None if means is None else _score(means[name]))
+        )
     seeds = max(len(row.results) for row in rows)
     return Comparison(metric, "label", seeds, in_order(rows), None, {"encoder": results.store.encoder})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One method of a table: its score on each task, and the parameters that all tasks need."""
 
     scores: Mapping[str, float]  # by full task name; MNLI has two
@@ -22,10 +22,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PublishedTable:
     encoder: str
     evaluated_on: str
-    rows: Mapping[str, Row]
+    rows: Mapping[str, PublishedRow]
 
 
 MISMATCHED = "glue/mnli_mismatched"
@@ -34,11 +34,11 @@ GLUE_TASKS = (
 )  # fmt: skip
 
 
-def _glue(total: float, share: float, mean: float, *scores: float) -> Row:
-    return Row(dict(zip(GLUE_TASKS, scores, strict=True)), mean, total, share)
+def _glue(total: float, share: float, mean: float, *scores: float) -> PublishedRow:
+    return PublishedRow(dict(zip(GLUE_TASKS, scores, strict=True)), mean, total, share)
 
 
-GLUE = Table(
+GLUE = PublishedTable(
     "BERT-large",
     "GLUE's test server",
     {
@@ -71,11 +71,11 @@ _FURTHER = {
 }
 
 
-def _further(column: int, mean: float, total: float | None, share: float | None) -> Row:
-    return Row({f"extra/{name}": scores[column] for name, scores in _FURTHER.items()}, mean, total, share)
+def _further(column: int, mean: float, total: float | None, share: float | None) -> PublishedRow:
+    return PublishedRow({f"extra/{name}": scores[column] for name, scores in _FURTHER.items()}, mean, total, share)
 
 
-FURTHER = Table(
+FURTHER = PublishedTable(
     "BERT-base",
     "a random tenth of each task",
     {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOKENS = {"cpu": 16384, "cuda": 131072}  # the size of a pass, for all owners together
 SLOT_BYTES = 4e9  # the maximum size of the tensors in memory at once
 
-Span = tuple[int, int]  # the first and the last layer
+LayerRange = tuple[int, int]  # the first and the last layer
 
 
 def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: Encoder) -> float:
@@ -48,7 +48,7 @@ def score_on(job: Job, trained: Trained, examples: Sequence[Example], encoder: E
     return run.score("test", predict(run, "test"))
 
 
-def spans(layers: int) -> list[Span]:
+def spans(layers: int) -> list[LayerRange]:
     """Return all contiguous spans of layers; 12 layers have 78."""
     return [(first, last) for first in range(layers) for last in range(first, layers)]
 
@@ -62,7 +62,7 @@ def span_scores(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
     """
     examples = job.data.test
     intact = trained.learned.method_tensors
-    removed: list[Span | None] = [None, *spans(encoder.shape.layers)]  # None: the intact model
+    removed: list[LayerRange | None] = [None, *spans(encoder.shape.layers)]  # None: the intact model
     without = job.method.without_layers
     slots = max(1, int(SLOT_BYTES // max(1, 4 * sum(t.numel() for t in intact.values()))))
     predictions = np.concatenate(

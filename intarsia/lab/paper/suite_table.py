@@ -52,7 +52,7 @@ def _best_by_task(results: Results) -> dict[str, Best]:
 
 
 def score_table(
-    results: Results, paper_table: published.Table, title: str, shown: Sequence[str], *, metrics: bool = False,
+    results: Results, paper_table: published.PublishedTable, title: str, shown: Sequence[str], *, metrics: bool = False,
     sizes: bool = False,
 ) -> ReportTable:  # fmt: skip
     """Return the table of test scores, with the published scores next to them.
@@ -138,7 +138,7 @@ def _score(result: SelectedSetting | no_bert.BaselineResult | None, extra: str |
 def _sums(
     lines: list[Line],
     best_of: dict[str, Best],
-    paper_table: published.Table,
+    paper_table: published.PublishedTable,
     shown: Sequence[str],
     options: dict[str, str],
 ) -> list[list[str]]:
@@ -182,7 +182,7 @@ def tried_note(results: Results, depth: int) -> str:
     )
 
 
-def published_notes(paper_table: published.Table, count: int) -> list[str]:
+def published_notes(paper_table: published.PublishedTable, count: int) -> list[str]:
     """Return notes on the published scores over all tasks; the table's means cover only the tasks shown."""
     titles = {**TITLES, "fixed": "adapters 64"}
     means = ", ".join(f"{titles.get(group, group)} {row.mean:.1f}" for group, row in paper_table.rows.items())

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from intarsia.tasks.suites.fetch import Fetched, fetch
-from intarsia.tasks.suites.folder import Listing, Part, Status, data_folder, list_data, status
+from intarsia.tasks.suites.folder import Listing, SplitStatus, Status, data_folder, list_data, status
 from intarsia.tasks.suites.loading import load, read_texts
 from intarsia.tasks.suites.registry import SUITES, chosen, find
 from intarsia.tasks.suites.submission import write_submission
-from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+from intarsia.tasks.suites.suite import FileLayout, Hub, Suite, SuiteTask
 
 __all__ = [
     "SUITES",
     "Fetched",
+    "FileLayout",
     "Hub",
-    "Layout",
     "Listing",
-    "Part",
+    "SplitStatus",
     "Status",
     "Suite",
     "SuiteTask",

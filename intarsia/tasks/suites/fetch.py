@@ -20,7 +20,7 @@ from intarsia.errors import DataError
 from intarsia.tasks.suites.folder import data_folder, status
 from intarsia.tasks.suites.manifest import add_to_manifest, file_hash, read_manifest
 from intarsia.tasks.suites.registry import chosen
-from intarsia.tasks.suites.sources import Given, Row, Source, find_source
+from intarsia.tasks.suites.sources import Given, RawRow, SuiteSource, find_source
 from intarsia.tasks.suites.squad import questions
 from intarsia.tasks.suites.suite import PARTIAL, SuiteTask
 
@@ -103,7 +103,9 @@ class _Converted:
     labels: dict[str, int] | None
 
 
-def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Path, watch: FetchWatch | None) -> Fetched:
+def _fetch(
+    task: SuiteTask, parts: dict[str, Given], source: SuiteSource, target: Path, watch: FetchWatch | None
+) -> Fetched:
     """Convert and store the splits of a task."""
     if not parts:
         return Fetched(task, "absent", notice=source.advice(task))
@@ -147,7 +149,7 @@ def _fetch(task: SuiteTask, parts: dict[str, Given], source: Source, target: Pat
     return Fetched(task, "partial" if missing else "whole", rows, folder, notice)
 
 
-def _rows(task: SuiteTask, split: str, rows: Iterable[Row], watch: FetchWatch | None) -> _Converted:
+def _rows(task: SuiteTask, split: str, rows: Iterable[RawRow], watch: FetchWatch | None) -> _Converted:
     """The rows as JSON lines, with the counts of their labels."""
     content, count, labels = bytearray(), 0, Counter[str]()
     for count, row in enumerate(rows, 1):

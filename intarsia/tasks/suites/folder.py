@@ -23,11 +23,11 @@ VARIABLE = "INTARSIA_DATA"
 ENDINGS = (".jsonl.zst", ".jsonl.gz", ".jsonl")
 SPAN_ENDINGS = (".json.zst", ".json.gz", ".json")
 OTHER_NAMES = {"dev": ("valid", "validation")}
-State = Literal["whole", "partial", "missing"]
+FolderState = Literal["whole", "partial", "missing"]
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitStatus:
     """One split: its official size, and what the data folder has of it."""
 
     split: str
@@ -47,10 +47,10 @@ class Status:
     """What a data folder has of one task."""
 
     task: SuiteTask
-    parts: tuple[Part, ...]
+    parts: tuple[SplitStatus, ...]
 
     @property
-    def state(self) -> State:
+    def state(self) -> FolderState:
         if all(part.whole for part in self.parts if part.split in self.task.rows):
             return "whole"
         return "partial" if any(part.path for part in self.parts) else "missing"
@@ -117,25 +117,25 @@ def _status(task: SuiteTask, folder: Path, official: Path, partial: Path, entrie
     parts = [_part(task, split, folder, official, partial, entries) for split in task.rows]
     if list(task.rows) == ["all"] and parts[0].path is None:  # a sample may be split although the task is not
         extra = [_part(task, split, folder, official, partial, entries) for split in ("train", "dev", "test")]
-        parts += [Part(part.split, None, part.rows, part.path, True) for part in extra if part.path]
+        parts += [SplitStatus(part.split, None, part.rows, part.path, True) for part in extra if part.path]
     return Status(task, tuple(parts))
 
 
-def _part(task: SuiteTask, split: str, folder: Path, official: Path, partial: Path, entries: Entries) -> Part:
+def _part(task: SuiteTask, split: str, folder: Path, official: Path, partial: Path, entries: Entries) -> SplitStatus:
     """One split of a task. The official file wins over samples, and among samples the largest."""
     expected = task.rows.get(split)
     path = _named(task, official, (split,))
     if path:
-        return Part(split, expected, _rows(task, path, folder, entries), path)
+        return SplitStatus(split, expected, _rows(task, path, folder, entries), path)
     path = _named(task, partial, (split, *OTHER_NAMES.get(split, ())))
     candidates = [path] if path else [*_subsets(task, official, split), *_subsets(task, partial, split)]
     counted = sorted(((_rows(task, file, folder, entries), file) for file in candidates), reverse=True)
     if not counted:
-        return Part(split, expected)
+        return SplitStatus(split, expected)
     if task.kind == "span":  # samples can be joined: loading removes duplicate questions
         also = tuple(file for _, file in counted[1:])
-        return Part(split, expected, sum(rows for rows, _ in counted), counted[0][1], sample=True, also=also)
-    return Part(split, expected, *counted[0], sample=True)
+        return SplitStatus(split, expected, sum(rows for rows, _ in counted), counted[0][1], sample=True, also=also)
+    return SplitStatus(split, expected, *counted[0], sample=True)
 
 
 def _named(task: SuiteTask, folder: Path, splits: tuple[str, ...]) -> Path | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from intarsia.tasks.suites.mending import ENCODINGS
-from intarsia.tasks.suites.suite import Format, Hub, Layout, Suite, SuiteTask
+from intarsia.tasks.suites.suite import FileLayout, Format, Hub, Suite, SuiteTask
 
 CROWDFLOWER = "https://data.world/crowdflower"
 NEWSGROUPS = (
@@ -54,7 +54,7 @@ def _task(
     source: str = CROWDFLOWER,
     **more: Any,
 ) -> SuiteTask:
-    layout = Layout(format, {"all": files}, columns, {"all": header} if header else {}, encodings)
+    layout = FileLayout(format, {"all": files}, columns, {"all": header} if header else {}, encodings)
     return SuiteTask(
         suite="extra", name=name, title=title, kind="label", metrics=("accuracy",), rows={"all": rows}, labels=labels,
         layout=layout, source=source, mend=mend, **more,
@@ -90,7 +90,7 @@ TASKS = (
         rows={"train": 11314, "test": 7532},
         labels=NEWSGROUPS,
         pooled=True,
-        layout=Layout(
+        layout=FileLayout(
             "folders", {"train": ("20news-bydate-train",), "test": ("20news-bydate-test",)}, encodings=("latin-1",)
         ),
         source="http://qwone.com/~jason/20Newsgroups/ (20news-bydate.tar.gz)",

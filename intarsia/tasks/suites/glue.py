@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+from intarsia.tasks.suites.suite import FileLayout, Hub, Suite, SuiteTask
 
 SOURCE = "https://gluebenchmark.com/tasks"
 COLA = ("source", "label", "star", "sentence")
@@ -57,7 +57,7 @@ def _task(
         empty="kept",  # QQP has a few empty texts, and a submission needs an answer for every row
         source=SOURCE,
         hub=Hub("nyu-mll/glue", name, {"label": "label", **(hub or columns)}, splits),
-        layout=Layout(
+        layout=FileLayout(
             "tsv",
             {split: (f"{folder}/{files[split]}.tsv",) for split in rows},
             {"label": "label", **columns},

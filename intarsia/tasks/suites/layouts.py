@@ -19,7 +19,7 @@ from intarsia.tasks.suites import tagging
 from intarsia.tasks.suites.mending import mend
 from intarsia.tasks.suites.suite import SuiteTask
 
-Row = dict[str, Any]
+RawRow = dict[str, Any]
 
 
 def find_official(task: SuiteTask, split: str, folder: Path, *, alone: bool) -> list[Path]:
@@ -32,7 +32,7 @@ def find_official(task: SuiteTask, split: str, folder: Path, *, alone: bool) -> 
     return []
 
 
-def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[Row]:
+def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[RawRow]:
     """Yield the rows of a split in our columns."""
     if task.layout.format in ("conll", "conllu"):
         read = tagging.read_conll if task.layout.format == "conll" else tagging.read_conllu
@@ -40,7 +40,7 @@ def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[Ro
             for sentence in read(path):
                 yield {"tokens": list(sentence.tokens), "tags": list(sentence.tags)}
         return
-    read_file: Callable[..., Iterator[tuple[str, Row]]] = {
+    read_file: Callable[..., Iterator[tuple[str, RawRow]]] = {
         "tsv": _tab_separated,
         "csv": _comma_separated,
         "folders": _folders,
@@ -54,9 +54,9 @@ def official_rows(task: SuiteTask, split: str, paths: list[Path]) -> Iterator[Ro
                 yield row
 
 
-def canonical(task: SuiteTask, split: str, given: Row, where: str) -> Row | None:
+def canonical(task: SuiteTask, split: str, given: RawRow, where: str) -> RawRow | None:
     """A checked row with our label names; None if the task's entry says that it is skipped."""
-    row: Row = {}
+    row: RawRow = {}
     for column in task.texts:
         if not str(given.get(column) or "").strip():
             if task.empty == "skipped":
@@ -108,7 +108,7 @@ def _text(path: Path, encodings: tuple[str, ...]) -> str:
     raise DataError(f"{path}: not encoded as {' or '.join(encodings)}. Download the file again, or save it as UTF-8.")
 
 
-def _tab_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
+def _tab_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, RawRow]]:
     header = task.layout.no_header.get(split)
     for number, line in enumerate(_text(path, task.layout.encodings).split("\n"), 1):
         line = line.removesuffix("\r")
@@ -126,7 +126,7 @@ def _tab_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[st
                 )
 
 
-def _comma_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
+def _comma_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, RawRow]]:
     csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # texts may exceed the module's limit
     reader = csv.reader(io.StringIO(_text(path, task.layout.encodings), newline=""))
     header: tuple[str, ...] | None = None
@@ -141,7 +141,7 @@ def _comma_separated(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[
         number = reader.line_num + 1
 
 
-def _folders(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, Row]]:
+def _folders(task: SuiteTask, split: str, path: Path) -> Iterator[tuple[str, RawRow]]:
     """Yield the texts of a folder that has one folder per label and one file per text."""
     for group in sorted(entry for entry in path.iterdir() if entry.is_dir()):
         for file in sorted(group.iterdir()):

@@ -14,7 +14,7 @@ from intarsia.tasks.suites.folder import status_below
 from intarsia.tasks.suites.layouts import canonical, find_official, official_rows
 from intarsia.tasks.suites.suite import SuiteTask
 
-Row = dict[str, Any]
+RawRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Given:
     sample: bool = False  # the source marks it as a sample, so a matching number of rows does not make it whole
 
 
-class Source(Protocol):
+class SuiteSource(Protocol):
     """A source of tasks."""
 
     name: str
@@ -40,7 +40,7 @@ class Source(Protocol):
         """What to do if the source does not have the task."""
 
 
-def find_source(given: str | Path, target: Path) -> Source:
+def find_source(given: str | Path, target: Path) -> SuiteSource:
     """The source for "hub" or a folder other than the data folder `target`."""
     if given == "hub":
         return HubSource()
@@ -82,7 +82,7 @@ class HubSource:
         )
 
 
-def _rows(data: Any) -> Iterator[Row]:
+def _rows(data: Any) -> Iterator[RawRow]:
     """Yield the rows of a hub split, with class names in place of class numbers."""
     from intarsia.tasks.hub import class_names, named
 
@@ -93,7 +93,7 @@ def _rows(data: Any) -> Iterator[Row]:
             yield {column: named(value, own) if (own := names[column]) else value for column, value in row.items()}
 
 
-def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[Row]:
+def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[RawRow]:
     """Yield the checked rows of a hub split in our columns."""
     assert task.hub is not None
     missing = [theirs for theirs in task.hub.columns.values() if theirs not in data.features]
@@ -106,7 +106,7 @@ def _hub_rows(task: SuiteTask, split: str, data: Any) -> Iterator[Row]:
         yield _checked(task, split, row, f"{task.hub} ({split}), row {number}")
 
 
-def _checked(task: SuiteTask, split: str, row: Row, where: str) -> Row:
+def _checked(task: SuiteTask, split: str, row: RawRow, where: str) -> RawRow:
     if task.kind != "tags":
         checked = canonical(task, split, row, where)
         assert checked is not None, "only official files have rows that are skipped"
@@ -145,7 +145,7 @@ class FolderSource:
         return f"For {task.full_name}, expected {names} (from {task.source}) or a data folder's {task.full_name}."
 
 
-def _our_rows(task: SuiteTask, path: Path, sample: bool) -> Iterator[Row]:
+def _our_rows(task: SuiteTask, path: Path, sample: bool) -> Iterator[RawRow]:
     """Yield the checked rows of a data folder's file. The labels of a sample are not checked: it may have its own."""
     needed = ("tokens", "tags") if task.kind == "tags" else (*task.texts, "label")
     for number, row in read_rows(path):

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
-from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+from intarsia.tasks.suites.suite import FileLayout, Hub, Suite, SuiteTask
 
 
 @dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question of a SQuAD file."""
 
     id: str
@@ -24,7 +24,7 @@ class Question:
     impossible: bool = False
 
 
-def read_squad(path: str | Path) -> list[Question]:
+def read_squad(path: str | Path) -> list[SquadQuestion]:
     """The questions of a SQuAD file (.json, also .gz or .zst); every answer is checked against its context."""
     path = Path(path)
     return questions(path, read_bytes(path))
@@ -47,7 +47,7 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is damaged or unreadable ({error}). Download the file again.") from error
 
 
-def questions(path: Path, content: bytes) -> list[Question]:
+def questions(path: Path, content: bytes) -> list[SquadQuestion]:
     """The checked questions of a SQuAD file's content; `path` is for error messages."""
     found = []
     try:
@@ -57,7 +57,7 @@ def questions(path: Path, content: bytes) -> list[Question]:
                     answers = tuple((int(answer["answer_start"]), answer["text"]) for answer in item["answers"])
                     impossible = bool(item.get("is_impossible", False))
                     found.append(
-                        Question(
+                        SquadQuestion(
                             item["id"], article["title"], paragraph["context"], item["question"], answers, impossible
                         )
                     )
@@ -71,7 +71,7 @@ def questions(path: Path, content: bytes) -> list[Question]:
     return found
 
 
-def _check(path: Path, question: Question) -> None:
+def _check(path: Path, question: SquadQuestion) -> None:
     """Raise unless the question has a text and its answers fit its context and `impossible`."""
     where = f"{path}, question {question.id}"
     if not question.question.strip():
@@ -121,7 +121,7 @@ def _task(name: str, train: int, dev: int, hub: str) -> SuiteTask:
         rows={"train": train, "dev": dev},
         source="https://rajpurkar.github.io/SQuAD-explorer/",
         hub=Hub(hub, splits={"train": "train", "dev": "validation"}),
-        layout=Layout("squad", {split: (f"{split}-{name}.json",) for split in ("train", "dev")}),
+        layout=FileLayout("squad", {split: (f"{split}-{name}.json",) for split in ("train", "dev")}),
         note="Rows are questions. The test part is not public.",
     )
 

@@ -18,7 +18,7 @@ PARTIAL = "_partial"
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The format of the official download. `columns` maps our names to theirs; texts and label are required."""
 
     format: Format
@@ -53,7 +53,7 @@ class SuiteTask:
     kind: SuiteKind
     metrics: tuple[str, ...]  # official; the first is reported
     rows: Mapping[str, int | None]  # official rows of each split; None if unknown
-    layout: Layout
+    layout: FileLayout
     source: str  # where to download it
     labels: tuple[str, ...] = ()  # in official order
     pairs: bool = False

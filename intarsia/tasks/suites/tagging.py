@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intarsia.errors import DataError
-from intarsia.tasks.suites.suite import Hub, Layout, Suite, SuiteTask
+from intarsia.tasks.suites.suite import FileLayout, Hub, Suite, SuiteTask
 
 ENTITIES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 PARTS_OF_SPEECH = (
@@ -121,7 +121,7 @@ NER = Suite(
                 columns={"tokens": "tokens", "tags": "ner_tags"},
                 revision="refs/convert/parquet",
             ),
-            layout=Layout(
+            layout=FileLayout(
                 "conll",
                 {
                     "train": ("eng.train", "train.txt"),
@@ -148,7 +148,7 @@ UDPOS = Suite(
             labels=PARTS_OF_SPEECH,
             source="https://universaldependencies.org (release 2.5: EWT, GUM, LinES, ParTUT, PUD, Pronouns)",
             hub=Hub("google/xtreme", "udpos.English", {"tokens": "tokens", "tags": "pos_tags"}),
-            layout=Layout("conllu", {split: (f"**/en_*-ud-{split}.conllu",) for split in ("train", "dev", "test")}),
+            layout=FileLayout("conllu", {split: (f"**/en_*-ud-{split}.conllu",) for split in ("train", "dev", "test")}),
             note="A single treebank counts as a sample.",
         ),
     ),
