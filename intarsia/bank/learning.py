@@ -27,7 +27,7 @@ GivenSettings = Settings | Mapping[str, Any]
 
 
 def given_values(settings: GivenSettings | None) -> dict[str, Any] | None:
-    """The settings that a caller chose, if the small grid can have them for all its jobs; else None."""
+    """Return the settings that the caller gave, if they can apply to all jobs of the small grid; else None."""
     if isinstance(settings, Settings):
         return None
     given = {k: v for k, v in (settings or {}).items() if v is not None}
@@ -44,8 +44,8 @@ def tries_grid(
     *,
     fresh: bool,
 ) -> bool:
-    """Whether to learn by the small grid. `sweep` is the caller's wish; None: where it costs little more.
-    `encoder` is loaded only to know that."""
+    """Return whether `learn` tries the small grid. `sweep` forces the choice; None: if the grid costs little more.
+    `encoder` is called only for that estimate."""
     given = given_values(settings)
     free = method is None and given is not None and not fresh
     if sweep and not free:
@@ -61,7 +61,7 @@ def tries_grid(
 def learn_alone(
     store: Store, encoder: Encoder, job: Job, *, fresh: bool = False, watch: RunnerWatch | None = None
 ) -> Entry:
-    """One training run, stored as the newest version of its task."""
+    """Train one run, store it as the newest version of its task, and return the entry."""
     check_job(job, encoder.shape)
     with working_folder(store.folder / "work" / f"{job.name}-{job.key(encoder.fingerprint)}") as work:
         state = work / "state.safetensors"
