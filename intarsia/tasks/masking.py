@@ -1,8 +1,8 @@
 """Which tokens of a row are hidden, and what replaces them (BERT, Devlin et al. 2019).
 
 15 % of a row's tokens are hidden: at least one, never a special token. The mask token replaces 80 % of the hidden
-tokens, a random token replaces 10 %, and 10 % stay unchanged. The model must therefore also represent tokens that are not
-masked.
+tokens, a random token replaces 10 %, and 10 % stay unchanged. The model must therefore also represent tokens
+that are not masked.
 """
 
 from __future__ import annotations
