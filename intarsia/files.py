@@ -10,10 +10,12 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from intarsia.errors import BankError
 
@@ -85,6 +87,22 @@ def explained(target: Path, parts: Sequence[Chunk]) -> Iterator[None]:
         raise BankError(
             f"Cannot write {target}: {reason}. Nothing was changed; choose a folder that this user may write to."
         ) from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises `OSError` for a FIFO, a device or a socket, also behind a link, without
+    reading from it: some of them never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a FIFO, a device or a socket, not a regular file", str(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def make_folder(folder: Path) -> None:

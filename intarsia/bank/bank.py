@@ -221,9 +221,10 @@ class Bank:
         from intarsia.tasks.data import load_examples
 
         inlay = self.store.load(name)
+        learned = inlay.learned_on(self.encoder)
         examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
-        interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
+        interval = score(learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
         return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:

@@ -14,8 +14,10 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from intarsia.bank.container import damaged
 from intarsia.bank.index import Index, IndexRow, Key
 from intarsia.bank.inlay import check_file, read_header
+from intarsia.bank.usable import usable_fault
 from intarsia.errors import BankError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -110,7 +112,7 @@ class Catalog:
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
         try:
-            header = check_file(path) if whole else read_header(path)
+            header = check_file(path, finite=True) if whole else read_header(path)
             digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
             header_json = header.to_json()
             if header.name != key[0]:
@@ -118,6 +120,8 @@ class Catalog:
                     f"{path} holds the task {header.name!r}, but is in the folder of {key[0]!r}. "
                     f"Move it to the folder {header.name!r}."
                 )
+            if (fault := usable_fault(header, header.layout)) is not None:
+                raise damaged(path, fault)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None

@@ -88,7 +88,7 @@ class _IntoBank:
         if isinstance(outcome, IntarsiaError):
             self.added = outcome
         else:
-            self.added = self.store.add(inlay_of(job, outcome, self.encoder))
+            self.added = self.store.add(inlay_of(job, outcome, self.encoder), self.encoder)
         return JobResult.of(job, key, outcome)
 
     def entry(self) -> Entry:

@@ -46,7 +46,7 @@ class ServedTasks:
         inlay = self._read(entry.name, entry.version)
         if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
             raise Replaced(f"Another process replaced {entry.path} before it was read.")
-        return inlay.learned
+        return inlay.learned_on(self.predictor.encoder)
 
     def _read(self, name: str, version: int | None = None) -> Inlay:
         """Read an inlay that the bank listed a moment ago."""

@@ -14,7 +14,7 @@ import contextlib
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intarsia import files
 from intarsia.bank.catalog import TASK_NAME, Catalog
@@ -23,6 +23,9 @@ from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
 from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
 
 NAMES_SHOWN = 20
 
@@ -70,10 +73,12 @@ class Store:
                     f"distinguish it from {name!r}. Use {other!r}, or choose another name."
                 )
 
-    def add(self, inlay: Inlay) -> Entry:
-        """Store `inlay` as the newest version of its task."""
+    def add(self, inlay: Inlay, encoder: Encoder | None = None) -> Entry:
+        """Store `inlay` as the newest version of its task. With `encoder`, the bank's base, its tensors must be those
+        that its method and head have on this base."""
         self.check_name(inlay.name)
         parts = encode(inlay)
+        inlay.check() if encoder is None else inlay.learned_on(encoder)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts)
 
@@ -105,6 +110,7 @@ class Store:
         entry = self.entry(name, version)
         try:
             inlay = read_inlay(entry.path)
+            inlay.check(entry.path)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # removed, not damaged: a new file may follow
                 raise UnknownTask(f"Another process removed {entry.path} before it was read.") from error

@@ -65,7 +65,7 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training["grid"] = results.grid(name)
-            entries[name] = store.add(inlay)
+            entries[name] = store.add(inlay, encoder)
         shutil.rmtree(folder, ignore_errors=True)
     return entries
 
