@@ -77,13 +77,30 @@ class Bank:
                 from intarsia.encoder.encoder import Encoder
                 from intarsia.encoder.sources import EMBEDDED
 
-                bound = self.store.encoder
-                source = self._given or (bound["name"] if bound else EMBEDDED)
+                source = self._given or self._base_name or EMBEDDED
                 encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-                if bound is not None:
-                    self.store.bind(encoder.description)  # raises if this is another base
+                self.store.check_base(encoder.description)
                 self._encoder = encoder
             return self._encoder
+
+    @property
+    def _base_name(self) -> str | None:
+        """The name of the bank's base: in bank.json or, if it has been lost, in the inlays."""
+        known = self.store.encoder or self.store.stated_base()
+        return known.get("name") if known else None
+
+    def base_at_hand(self) -> Encoder | None:
+        """Return the bank's base if it is loaded or can be loaded without a download; else None."""
+        from intarsia.encoder.sources import EMBEDDED
+
+        with self._lock:
+            if self._encoder is None and self._given is None:
+                name = self._base_name
+                if name is None or (name != EMBEDDED and not Path(name).is_dir()):
+                    return None
+            with contextlib.suppress(EncoderError, Refused):
+                return self.encoder
+            return None
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -252,7 +269,9 @@ class Bank:
         self.store.remove(name, version)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
-        return self.store.verify(rebuild)
+        """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
+        compared with those that method and head have on it."""
+        return self.store.verify(rebuild, self.base_at_hand())
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,12 +53,36 @@ class Store:
                 f"The bank at {self.folder} cannot use the base {encoder!r}: the fingerprint is missing. "
                 "Give the description of a loaded encoder."
             )
+        self.check_base(encoder)
         if self.encoder is None:
-            for row in self._catalog.look():  # bank.json may have been lost, but every inlay states its base
-                if row.state == "ok":
-                    self._refuse_other_base(encoder, dict(InlayHeader.from_json(row.header).encoder))
             create_manifest(self._manifest, encoder)
-        self._refuse_other_base(encoder, self.encoder)
+            self.check_base(encoder)  # another process may have written it first
+
+    def check_base(self, encoder: dict[str, Any]) -> None:
+        """Raise `Refused` unless `encoder` describes the bank's base: that of bank.json or, if it has been lost, that
+        of an inlay."""
+        base = self.encoder or self.stated_base(encoder)
+        difference = misfit(encoder, base) if base is not None else None
+        if difference is not None:
+            raise Refused(
+                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
+                "Use the bank's own base, or create another bank."
+            )
+
+    def stated_base(self, preferred: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the base that most inlays state, for a bank that has lost its bank.json; `preferred`, if any inlay
+        states it; None without inlays."""
+        rows = [row for row in self._catalog.look() if row.state == "ok"]
+        stated = Counter(row.fingerprint for row in rows)
+        if preferred is not None and preferred.get("fingerprint") in stated:
+            chosen = preferred["fingerprint"]
+        else:
+            chosen = max(stated, key=lambda fingerprint: stated[fingerprint], default=None)
+        for row in rows:
+            if row.fingerprint == chosen:
+                with contextlib.suppress(DamagedInlay):
+                    return dict(InlayHeader.from_json(row.header).encoder)
+        return None
 
     def check_name(self, name: str) -> None:
         """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
@@ -139,8 +164,9 @@ class Store:
         with contextlib.suppress(OSError):  # fails if versions remain or another process has just added a version
             (self._inlays / name).rmdir()
 
-    def verify(self, rebuild: bool = False) -> list[Problem]:
-        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index."""
+    def verify(self, rebuild: bool = False, base: Encoder | None = None) -> list[Problem]:
+        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index. With
+        `base`, the bank's base, the tensors must be those that method and head have on it."""
         if rebuild:
             self._catalog.forget()
         rows = self._catalog.look(whole=True)
@@ -155,7 +181,11 @@ class Store:
             try:
                 if entry.state != "ok" or encoder is not None:
                     self._refuse_misplaced(entry, entry.header.encoder)
+                if base is not None:
+                    read_inlay(entry.path).learned_on(base)
             except BankError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue  # another process has just removed it
                 problems.append(Problem(entry.path, str(error), entry.name, entry.version))
         return problems
 
@@ -208,14 +238,6 @@ class Store:
         difference = misfit(dict(encoder), base) if base is not None else None
         if difference is not None:
             raise Refused(self._foreign(entry.path, difference))
-
-    def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
-        difference = misfit(encoder, base) if base is not None else None
-        if difference is not None:
-            raise Refused(
-                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
-                "Use the bank's own base, or create another bank."
-            )
 
     def _refuse_other_folders(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():

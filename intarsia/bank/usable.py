@@ -49,6 +49,9 @@ def _labels_fault(inlay: Description) -> str | None:
 
 def _head_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | None:
     """The outputs of the head must be those of the kind. (A head for words has the base's vocabulary.)"""
+    reads_tokens = inlay.kind in ("tags", "span", "words")
+    if reads_tokens != (inlay.head["pooling"] == "none"):
+        return f"the pooling {inlay.head['pooling']} does not fit the kind {inlay.kind}"
     if inlay.kind == "words":
         return None
     outputs: Any = {"score": 1, "span": 2}.get(inlay.kind, len(inlay.labels))

@@ -76,7 +76,8 @@ def inlay(base: Encoder, method: Method, pooling: str = "mean", **changes: Any) 
         "name": "task", "kind": "label", "labels": labels, "method": to_dict(method),
         "head": {**head.to_dict(), **changes.pop("head", {})},
         "encoder": {"name": base.name, "fingerprint": base.fingerprint, "tokenizer": base.tokenizer_fingerprint},
-        "parameters": {**counts, "total": sum(counts.values()), "base": shape.parameters}, "metrics": {}, "training": {"max_length": 16},
+        "parameters": {**counts, "total": sum(counts.values()), "base": shape.parameters},
+        "metrics": {}, "training": {"max_length": 16},
         "data": {"pairs": False}, "versions": {}, "parents": (), "created": "", "tensors": tensors,
     }  # fmt: skip
     return Inlay(**{**known, **changes})
