@@ -117,11 +117,15 @@ BLOCK = 1 << 20
 def read_inlay(path: str | Path) -> Inlay:
     """Read a whole file, check its digest, and return the inlay."""
     path = Path(path)
-    content = read_content(path)
-    container = check_content(content, path)
+    return decode(read_content(path), path)
+
+
+def decode(content: bytes, where: Path) -> Inlay:
+    """Return the inlay of a whole file's content, after checking its digest."""
+    container = check_content(content, where)
     from safetensors.torch import load
 
-    return Inlay(**_described(container, path), tensors=load(content), digest=container.digest)
+    return Inlay(**_described(container, where), tensors=load(content), digest=container.digest)
 
 
 def read_header(path: str | Path) -> InlayHeader:

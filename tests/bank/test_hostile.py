@@ -249,5 +249,5 @@ def test_a_new_inlay_with_nan_is_not_stored(bank: Bank) -> None:
             bank.store.add(broken)
     short = replace(inlay, tensors={**inlay.tensors, DOWN: torch.zeros(3, 32)})
     with pytest.raises(DamagedInlay, match=r"float32 \(3, 32\)"):
-        bank.store.add(short, bank.encoder)
+        bank.store.add(short, encoder=bank.encoder)
     assert len(bank.versions("good")) == 1
