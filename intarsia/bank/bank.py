@@ -19,7 +19,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import BankError, EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
@@ -93,14 +93,13 @@ class Bank:
         """Return the bank's base if it is loaded or can be loaded without a download; else None."""
         from intarsia.encoder.sources import EMBEDDED
 
-        with self._lock:
+        with self._lock, contextlib.suppress(EncoderError, BankError):
             if self._encoder is None and self._given is None:
                 name = self._base_name
                 if name is None or (name != EMBEDDED and not Path(name).is_dir()):
                     return None
-            with contextlib.suppress(EncoderError, Refused):
-                return self.encoder
-            return None
+            return self.encoder
+        return None
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder

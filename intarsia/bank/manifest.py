@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 from intarsia import files
 from intarsia.bank.container import canonical
+from intarsia.bank.schema import manifest_fault, parse_json
 from intarsia.errors import BankError
 
 BANK_FORMAT = 1
+LONGEST = 1_000_000  # bytes
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """Return the description of the base, or None if bank.json does not exist yet."""
     try:
-        manifest = json.loads(path.read_bytes())
+        with files.open_regular(path) as file:
+            content = file.read(LONGEST + 1)
+        if len(content) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        manifest = parse_json(content)
         stated, encoder = manifest["format"], dict(manifest["encoder"])
-        encoder["fingerprint"] + ""  # raises unless it is a string
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -32,6 +36,9 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
             f"{path} has the format {stated!r}, but this version of Intarsia reads {BANK_FORMAT}. "
             "Update Intarsia if a newer version wrote the bank."
         )
+    fault = manifest_fault(manifest)
+    if fault is not None:
+        raise BankError(f"{path} is not valid: {fault}. Restore it from a backup, or delete it.")
     return encoder
 
 

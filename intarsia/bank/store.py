@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
-from intarsia.bank.catalog import TASK_NAME, Catalog
+from intarsia.bank.catalog import TASK_NAME, UNREADABLE, Catalog
+from intarsia.bank.description import FIELDS
 from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_inlay
@@ -138,9 +139,13 @@ class Store:
     def load(self, name: str, version: int | None = None) -> Inlay:
         """Return an inlay after checking the digest of its whole file."""
         entry = self.entry(name, version)
+        if entry.version == UNREADABLE:
+            raise DamagedInlay(entry.reason)
         try:
+            self._catalog.check_inside(entry.path)
             inlay = read_inlay(entry.path)
             inlay.check(entry.path)
+            self._check_index(entry, inlay)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # removed, not damaged: a new file may follow
                 raise UnknownTask(f"Another process removed {entry.path} before it was read.") from error
@@ -148,6 +153,14 @@ class Store:
             raise type(error)(f"{error} {self._recovery_hint(entry)}") from error
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
+
+    def _check_index(self, entry: Entry, inlay: Inlay) -> None:
+        """Raise if the index describes this file otherwise than the file itself; answers would mix the two."""
+        if entry.state != "ok" or entry.header.digest != inlay.digest:
+            return
+        if any(getattr(entry.header, name) != getattr(inlay, name) for name in FIELDS):
+            self._catalog.forget()
+            raise BankError(f"The index of {self.folder} described {entry.path} wrongly. It was cleared: try again.")
 
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""

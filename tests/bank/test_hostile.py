@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import re
 import shutil
+import socket
+import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +22,11 @@ import intarsia
 from intarsia import Bottleneck, LotteryTicket, Settings
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT, canonical
+from intarsia.bank.index import SELECT, IndexRow, _checksum
 from intarsia.bank.inlay import read_header
 from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import DamagedInlay, IntarsiaError
+from intarsia.errors import BankError, DamagedInlay, IntarsiaError
 from tests.support.families import opinions, tiny_with_words
 from tests.support.forging import forged, plant
 
@@ -251,3 +258,173 @@ def test_a_new_inlay_with_nan_is_not_stored(bank: Bank) -> None:
     with pytest.raises(DamagedInlay, match=r"float32 \(3, 32\)"):
         bank.store.add(short, encoder=bank.encoder)
     assert len(bank.versions("good")) == 1
+
+
+def test_without_bank_json_another_base_does_not_answer(bank: Bank) -> None:
+    before = answers(bank)
+    (bank.store.folder / "bank.json").unlink()
+    other = intarsia.open(bank.store.folder, tiny_with_words(seed=1))
+    for ask in (lambda: other.predict("good", TEXTS), lambda: other.evaluate("good", opinions(12))):
+        with pytest.raises(IntarsiaError, match="another base"):
+            ask()
+    again = intarsia.open(bank.store.folder, bank.encoder)
+    assert answers(again) == before
+    assert not (bank.store.folder / "bank.json").exists()
+    # A stranger's file does not stop the others; learning writes bank.json again.
+    plant(bank.store.folder, "bad", forged(replace(bank.store.load("good"), name="bad"), described(encoder__name="x",
+          encoder__fingerprint="00" * 32)))  # fmt: skip
+    assert answers(intarsia.open(bank.store.folder, bank.encoder)) == before
+    inlay = again.store.load("good")
+    again.store.add(inlay)
+    assert (bank.store.folder / "bank.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[]", b"{}", b"[" * 100_000, b'{"format":1,"encoder":[]}', b'{"format":1,"encoder":{"fingerprint":7}}',
+        b'{"format":1,"encoder":{"fingerprint":"aa","parameters":"many"}}', b"1" * 5000,
+        b'{"format":1,"encoder":{"fingerprint":"aa","parameters":1e400}}', b'{"format":1,"encoder":{"fingerprint":"aa",'
+        b'"name":["--encoder"]}}', b'{"format":[],"encoder":{"fingerprint":"aa"}}', b" " * 2_000_000,
+    ],
+)  # fmt: skip
+def test_forged_bank_json(bank: Bank, content: bytes) -> None:
+    (bank.store.folder / "bank.json").write_bytes(content)
+    opened = intarsia.open(bank.store.folder)
+    for ask in (opened.tasks, opened.cost, lambda: opened.predict("good", TEXTS)):
+        with pytest.raises(IntarsiaError, match=r"bank\.json"):
+            ask()
+    assert any("bank.json" in str(problem) for problem in opened.verify())
+
+
+def rewrite(folder: Path, statement: str, *values: Any) -> None:
+    """Change the index as an attacker does: with right checksums."""
+    with sqlite3.connect(folder / "index.sqlite") as connection:
+        connection.execute(statement, values)
+        for *row, _ in connection.execute(SELECT).fetchall():
+            made = IndexRow._make(row)
+            connection.execute("UPDATE inlays SET checksum = ? WHERE name = ?", (_checksum(made), made.name))
+    connection.close()
+
+
+def test_a_forged_index_reaches_no_other_file(bank: Bank, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    rewrite(bank.store.folder, "UPDATE inlays SET file = ?", "../victim")
+    opened = intarsia.open(bank.store.folder, bank.encoder)
+    assert {entry.path.parent.parent for entry in opened.tasks()} == {bank.store.folder / "inlays"}
+    opened.remove("good")
+    assert victim.read_text() == "mine" and not (bank.store.folder / "inlays" / "good").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("header", "[" * 50_000), ("header", "{}"), ("header", "null"), ("header", 7), ("digest", 7), ("state", 3.5),
+        ("fingerprint", b"x"), ("name", "../.."), ("reason", None), ("fingerprint", "00"),
+    ],
+)  # fmt: skip
+def test_forged_index_rows_end_in_no_traceback(bank: Bank, column: str, value: Any) -> None:
+    before = answers(bank)
+    with suppress(sqlite3.IntegrityError):
+        rewrite(bank.store.folder, f"UPDATE inlays SET {column} = ? WHERE name = 'good'", value)
+    opened = intarsia.open(bank.store.folder, bank.encoder)
+    with suppress(IntarsiaError):
+        listed(opened)
+        answers(opened)
+    opened.verify(rebuild=True)
+    assert answers(intarsia.open(bank.store.folder, bank.encoder)) == before
+
+
+def test_labels_of_a_forged_index_are_not_given(bank: Bank) -> None:
+    header = bank.show("good").header_json
+    rewrite(bank.store.folder, "UPDATE inlays SET header = ? WHERE name = 'good'", header.replace('"yes"', '"evil"'))
+    with pytest.raises(BankError, match="try again"):
+        answers(intarsia.open(bank.store.folder, bank.encoder))
+    assert answers(intarsia.open(bank.store.folder, bank.encoder)) == answers(bank)
+
+
+def test_an_index_that_is_a_link_or_fifo_is_not_opened(bank: Bank, tmp_path: Path) -> None:
+    index = bank.store.folder / "index.sqlite"
+    for other in index.parent.glob("index.sqlite*"):
+        other.unlink()
+    foreign = tmp_path / "foreign"
+    sqlite3.connect(foreign).execute("CREATE TABLE mine (x)").connection.close()
+    content = foreign.read_bytes()
+    index.symlink_to(foreign)
+    assert len(intarsia.open(bank.store.folder, bank.encoder).tasks()) == 2
+    index.unlink()
+    os.mkfifo(index)
+    assert len(intarsia.open(bank.store.folder, bank.encoder).tasks()) == 2
+    assert foreign.read_bytes() == content
+
+
+@pytest.mark.parametrize("special", ["fifo", "zero", "outside", "loop", "folder", "socket", "parent"])
+def test_special_files_and_links_are_refused(bank: Bank, tmp_path: Path, special: str) -> None:
+    before, bad = answers(bank), bank.store.folder / "inlays" / "bad"
+    bad.mkdir()
+    path = bad / "0001.safetensors"
+    good = bank.show("good").path
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    stolen = Path(shutil.copy(good, outside / "0001.safetensors"))
+    listener = None
+    if special == "fifo":
+        os.mkfifo(path)
+    elif special == "zero":
+        path.symlink_to("/dev/zero")
+    elif special == "outside":
+        path.symlink_to(stolen)
+    elif special == "loop":
+        path.symlink_to(path)
+    elif special == "folder":
+        path.mkdir()
+    elif special == "socket":
+        listener = socket.socket(socket.AF_UNIX)
+        with contextlib.chdir(bad):
+            listener.bind(path.name)
+    else:
+        bad.rmdir()
+        bad.symlink_to(outside)
+    opened = intarsia.open(bank.store.folder, bank.encoder)
+    listed(opened)
+    assert [problem.name for problem in opened.verify()] == ["bad"]
+    with pytest.raises(IntarsiaError):
+        opened.predict([("bad", "good film"), ("good", "good film")])
+    assert answers(opened) == before
+    if special != "folder":
+        opened.remove("bad")
+        assert [entry.name for entry in opened.tasks()] == ["good", "sparse"]
+    assert stolen.exists()
+    if listener is not None:
+        listener.close()
+
+
+def test_an_unreadable_task_folder_is_its_own_problem(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = answers(bank)
+    scandir = os.scandir
+
+    def locked(path: Any) -> Any:
+        if Path(path).name == "sparse":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", locked)
+        opened = intarsia.open(bank.store.folder, bank.encoder)
+        listed(opened)
+        assert [entry.state for entry in opened.tasks()] == ["ok", "damaged"]
+        assert [problem.name for problem in opened.verify()] == ["sparse"]
+        with pytest.raises(DamagedInlay, match="Permission denied"):
+            opened.predict("sparse", TEXTS)
+        assert answers(opened) == before
+    assert [entry.state for entry in opened.tasks()] == ["ok", "ok"]
+
+
+def test_a_fifo_in_place_of_bank_json(bank: Bank) -> None:
+    base = bank.encoder
+    (bank.store.folder / "bank.json").unlink()
+    os.mkfifo(bank.store.folder / "bank.json")
+    opened = intarsia.open(bank.store.folder, base)
+    with pytest.raises(BankError, match="not a regular file"):
+        opened.tasks()
