@@ -233,7 +233,7 @@ class Bank:
 
                 versions = VersionMap(self.store)
                 self._engine = Engine(self.encoder, versions, self.limits)
-                versions.on_replaced = self._engine.drop
+                versions.on_replaced = self._engine.retire
                 weakref.finalize(self, self._engine.close, drain=False)
             return self._engine
 
