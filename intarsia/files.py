@@ -24,14 +24,40 @@ Chunk = bytes | memoryview
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
+OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 STALE_SECONDS = 24 * 3600  # no write takes longer
 
 
 def replace(path: Path, parts: Sequence[Chunk]) -> None:
-    """Write `parts` to `path`, replacing an existing file."""
+    """Write `parts` to `path`, replacing an existing file. Of a link, the file that it names is replaced; a device or
+    FIFO is written to."""
+    if writes_through(path):
+        with explained(path, parts):
+            write_through(path, parts)
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     with explained(path, parts), written(path.parent, parts) as temporary:
         temporary.replace(path)
         sync_folder(path.parent)
+
+
+def writes_through(path: Path) -> bool:
+    """Return whether `path` is a device, a FIFO or a socket, also behind a link, or an open file such as /dev/stdout.
+    Replacing it by a plain file would destroy it."""
+    if path.absolute().as_posix().startswith(OPEN_FILES):
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def write_through(path: Path, parts: Sequence[Chunk]) -> None:
+    """Write `parts` to an existing device or FIFO, or behind what an open file holds."""
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOCTTY", 0)), "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def place(temporary: Path, target: Path) -> None:

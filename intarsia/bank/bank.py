@@ -8,6 +8,7 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -281,7 +281,8 @@ def _answers(given: Any, context: str, where: str) -> tuple[tuple[int, str], ...
         found_text = context[start : start + len(text)] if start >= 0 and isinstance(text, str) else ""
         if not text or found_text != text:
             raise DataError(
-                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found_text)} is there. "
+                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found_text)} is "
+                "there. "
                 "Correct it, or drop the question."
             )
     return tuple(pairs)

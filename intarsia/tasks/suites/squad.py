@@ -90,8 +90,8 @@ def _check(path: Path, question: SquadQuestion) -> None:
         found = question.context[start : start + len(text)] if start >= 0 else ""
         if not text or found != text:
             raise DataError(
-                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found)} is there. "
-                f"Download the file again, or drop the question."
+                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found)} is "
+                f"there. Download the file again, or drop the question."
             )
 
 
