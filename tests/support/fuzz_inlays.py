@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 import intarsia
-from intarsia import Bottleneck, LotteryTicket, Method, Settings
+from intarsia import Bottleneck, LotteryTicket, Settings
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT
 from intarsia.bank.inlay import Inlay
 from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
 from intarsia.errors import IntarsiaError
-from intarsia.methods import BitFit, Features, LoRA, Prefix
+from intarsia.methods import BitFit, Features, LoRA, Method, Prefix
 from tests.support.families import opinions, tiny_with_words
 from tests.support.forging import forged, plant
 from tests.support.fuzz_readers import mutated
