@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia import files
+from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -62,7 +63,13 @@ def tries_grid(
 
 
 def learn_alone(
-    store: Store, encoder: Encoder, job: Job, *, fresh: bool = False, watch: RunnerWatch | None = None
+    store: Store,
+    encoder: Encoder,
+    job: Job,
+    *,
+    fresh: bool = False,
+    serve_anyway: bool = False,
+    watch: RunnerWatch | None = None,
 ) -> Entry:
     """Train one run, store it as the newest version of its task, and return the entry."""
     check_job(job, encoder.shape)
@@ -74,7 +81,7 @@ def learn_alone(
             files.make_folder(work)
         entry = stored_by_run(store, job.name, work)  # by a process that was killed before it could clear the folder
         if entry is None:
-            results = _IntoBank(store, encoder, work)
+            results = _IntoBank(store, encoder, work, serve_anyway)
             Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
             entry = results.entry()
         clear(work)
@@ -84,8 +91,8 @@ def learn_alone(
 class _IntoBank:
     """The result of a single run is its inlay, scored and stored before the run's state goes."""
 
-    def __init__(self, store: Store, encoder: Encoder, work: Path) -> None:
-        self.store, self.encoder, self.work = store, encoder, work
+    def __init__(self, store: Store, encoder: Encoder, work: Path, serve_anyway: bool) -> None:
+        self.store, self.encoder, self.work, self.serve_anyway = store, encoder, work, serve_anyway
         self.added: Entry | IntarsiaError | None = None
 
     def find(self, job: Job, key: str) -> None:
@@ -96,8 +103,9 @@ class _IntoBank:
             self.added = outcome
         else:
             inlay = inlay_of(job, outcome, self.encoder)
+            inlay = inlay_of(job, outcome, self.encoder)
             inlay.training["run"] = run_id(self.work)
-            self.added = self.store.add(inlay)
+            self.added = succession.add(self.store, inlay, serve_anyway=self.serve_anyway)
         return JobResult.of(job, key, outcome)
 
     def entry(self) -> Entry:

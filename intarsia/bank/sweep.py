@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia import files
+from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -42,6 +43,7 @@ def run_sweep(
     pooling: Pooling = "mean",
     together: int | None = None,
     score_all: bool = False,
+    serve_anyway: bool = False,
     watch: RunnerWatch | None = None,
     **settings: Any,
 ) -> dict[str, Entry]:
@@ -67,7 +69,7 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training.update(grid=results.grid(name), run=run_id(folder))
-            entries[name] = store.add(inlay)
+            entries[name] = succession.add(store, inlay, serve_anyway=serve_anyway)
         clear(folder)
     return {name: entries[name] for name in tasks}
 

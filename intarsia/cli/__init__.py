@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from intarsia import files
 from intarsia.cli.shared import app
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, IntarsiaWarning
 from intarsia.version import __version__
 
 for _commands in ("tasks", "data", "lab", "paper", "bank"):  # the order of the help
@@ -48,6 +49,19 @@ def _check_arguments(arguments: list[str]) -> None:
             ) from None
 
 
+def _notes(default: Any) -> Any:
+    """Return a `warnings.showwarning` that prints Intarsia's own warnings as notes."""
+
+    def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+        if not issubclass(category, IntarsiaWarning):
+            return default(message, category, *place, **more)
+        from intarsia.cli import console
+
+        return console.note(str(message))
+
+    return show
+
+
 def main() -> None:
     """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
     from intarsia.cli import console
@@ -55,6 +69,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal's encoding may lack a character: print its number instead
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warnings.simplefilter("always", IntarsiaWarning)
+    warnings.showwarning = _notes(warnings.showwarning)
     try:
         try:
             _check_arguments(sys.argv[1:])

@@ -77,6 +77,11 @@ def error(message: str) -> None:
     err.print(styled(("error:", "bold red"), f" {message}"), soft_wrap=True)
 
 
+def note(message: str) -> None:
+    """Print something that the user should know, and that stops nothing."""
+    err.print(styled(("note:", "yellow"), f" {message}"), soft_wrap=True)
+
+
 def styled(*parts: str | tuple[str, str]) -> Text:
     """Return a text of parts, each plain or with a style."""
     return Text.assemble(*((printable(p), "") if isinstance(p, str) else (printable(p[0]), p[1]) for p in parts))

@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from intarsia import files
+from intarsia.errors import IntarsiaWarning
 
 FORMAT, CHECKSUM = "format", "checksum"  # keys of the metadata; files without both were written before 0.2
 
@@ -77,7 +78,8 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]] | None:
         metadata = {FORMAT: ""}
     marks = [metadata.pop(mark, None) for mark in (FORMAT, CHECKSUM)]
     if marks != [None, None] and (marks[0] != "1" or marks[1] != _checksum(tensors, metadata)):
-        warnings.warn(f"{path} is damaged and is not used: the training run starts again.", stacklevel=2)
+        message = f"{path} is damaged and is not used: the training run starts again."
+        warnings.warn(message, IntarsiaWarning, stacklevel=2)
         return None
     return metadata, tensors
 
