@@ -57,7 +57,7 @@ class _Parameters(Struct):
     method: Size
     head: Size
     total: Size
-    base: Size
+    base: Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class _TestScore(Struct):
@@ -89,7 +89,7 @@ class _Training(Struct):
 
 class _Data(Struct):
     pairs: bool = False
-    rows: dict[str, Size] | Size | None = None
+    rows: dict[str, Size] | None = None
 
 
 class _Method(Struct):

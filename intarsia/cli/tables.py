@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
-from intarsia.cli.console import table
+from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
 
@@ -95,17 +95,17 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
         if entry.state != "ok":
-            made.append(f"[red]damaged:[/] {entry.reason}")
+            made.append(styled(("damaged:", "red"), f" {entry.reason}"))
     return made
 
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
-    labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
-    training, data = header.training, header.data
+    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    training, data, metrics = header.training, header.data, header.metrics
     shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
-    recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
+    recipe = {k: own[k] for own in (training, training.get("adam") or {}) for k in shown if k in own}
     served = max((v.version for v in versions if not v.held), default=versions[-1].version)
     others = [
         f"{v.version}{' (served)' if v.version == served else ''}{' (held back)' if v.held else ''}"
@@ -118,15 +118,18 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["output", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
-        ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
-        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{collapsed}"],
+        ["test", f"{test_score(metrics)} ({metrics.get('metric')}){_perplexity(metrics.get('test'))}"],
+        ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
-        ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
-        ["data", f"{source}: {_options(data['rows'])}"],
+        [
+            "training",
+            f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {seconds(training.get('seconds') or 0)}",
+        ],
+        ["data", f"{source}: {_options(data.get('rows') or {})}"],
         ["split", str(data.get("split"))],
-        ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
+        ["base", f"{header.encoder.get('name')} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
         ["created", f"{header.created}, {_options(header.versions)}"],
         ["file", f"{entry.path} ({size(entry.bytes)})"],
@@ -138,34 +141,35 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
-def learned(entry: Entry) -> str:
+def learned(entry: Entry) -> Text:
     """Return the line that `intarsia learn` prints for a new version."""
     header = entry.header
     test = header.metrics.get("test")
     result = (
         ""
         if test is None
-        else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
+        else f"{header.metrics.get('metric')} {test_score(header.metrics)}{_perplexity(test)} on {test.get('examples') or 0:,} test "
         "examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
-    label, advice = _collapsed(header), ""
+    label, advice = _collapsed(header), list[str | tuple[str, str]]()
     if label is not None:
-        advice = (
-            f"\n[yellow]The model predicts {label} for every validation text.[/] "
-            "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
-        )
-    return (
+        advice = [
+            "\n", (f"The model predicts {label} for every validation text.", "yellow"),
+            " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
+        ]  # fmt: skip
+    return styled(
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{start}{advice}"
+        f"{seconds(header.training.get('seconds') or 0)}{start}",
+        *advice,
     )
 
 
 def _collapsed(header: InlayHeader) -> str | None:
     """Return the label that the best epoch predicts for every validation text, or None."""
-    best = int(header.metrics.get("best_epoch") or 0)
-    label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
-    return None if label is None else escape(repr(label))
+    best, history = header.metrics.get("best_epoch") or 0, header.training.get("history") or []
+    label = history[best - 1].get("always") if 1 <= best <= len(history) else None
+    return None if label is None else repr(label)
 
 
 def test_score(metrics: dict[str, Any]) -> str:
@@ -173,12 +177,17 @@ def test_score(metrics: dict[str, Any]) -> str:
     test = metrics.get("test")
     if test is None:
         return "–"
-    value, low, high = (score(test[k], test["value"]) for k in ("value", "low", "high"))
+    value, low, high = (_score(test.get(k), test.get("value")) for k in ("value", "low", "high"))
     return f"{value} ({low}–{high})"
 
 
+def _score(value: float | None, bound_of: float | None = None) -> str:
+    """Return a score; a dash for an undefined one."""
+    return "–" if value is None else score(value, bound_of)
+
+
 def _perplexity(test: dict[str, Any] | None) -> str:
-    return f", perplexity {test['perplexity']:.2f}" if test and "perplexity" in test else ""
+    return f", perplexity {test['perplexity']:.2f}" if test and test.get("perplexity") is not None else ""
 
 
 def _parameters(counts: dict[str, int]) -> str:

@@ -188,7 +188,7 @@ def _change_tensors(tensors: dict[str, torch.Tensor], draw: random.Random) -> No
             case 6:
                 changed = tensor.clone().reshape(-1)
                 if len(changed):
-                    value = draw.choice([math.nan, math.inf, -math.inf, 1e38, -1e38, 0.0])
+                    value = draw.choice([math.nan, math.inf, -math.inf, 1e4, -1e4, 0.0])
                     changed[draw.randrange(len(changed))] = (
                         value if tensor.is_floating_point() else draw.choice([-1, 2**62])
                     )

@@ -33,7 +33,7 @@ def make_inlay(name: str = "sentiment", value: float = 1.0, **changes: Any) -> I
         "parameters": {"method": 8, "head": 8, "total": 16, "base": 1000},
         "metrics": {"accuracy": 0.1 + 0.2, "by label": {"bad": 1, "gut ✓": None}},
         "training": {"learning_rate": 1e-4, "seed": 7},
-        "data": {"rows": 120, "sha256": "dd" * 32},
+        "data": {"rows": {"train": 120}, "sha256": "dd" * 32},
         "versions": {"torch": "2"},
         "parents": (),
         "created": "2024-05-06T07:08:09+00:00",
