@@ -24,6 +24,9 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
             raise ValueError(f"more than {LONGEST} bytes")
         manifest = parse_json(content)
         stated, encoder = manifest["format"], dict(manifest["encoder"])
+        fault = manifest_fault(manifest) if stated == BANK_FORMAT else None
+        if fault is not None:
+            raise ValueError(fault)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -36,9 +39,6 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
             f"{path} has the format {stated!r}, but this version of Intarsia reads {BANK_FORMAT}. "
             "Update Intarsia if a newer version wrote the bank."
         )
-    fault = manifest_fault(manifest)
-    if fault is not None:
-        raise BankError(f"{path} is not valid: {fault}. Restore it from a backup, or delete it.")
     return encoder
 
 

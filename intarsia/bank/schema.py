@@ -89,7 +89,6 @@ class _Training(Struct):
 
 class _Data(Struct):
     pairs: bool = False
-    rows: dict[str, Size] | None = None
 
 
 class _Method(Struct):

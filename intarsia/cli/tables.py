@@ -113,6 +113,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         for v in versions
     ]
     source = data.get("path") or data.get("source") or data.get("hub") or "in memory"
+    data_rows, duration = data.get("rows"), seconds(training.get("seconds") or 0)
     label = _collapsed(header)
     collapsed = "" if label is None else f"; predicts {label} for every text"
     rows = [
@@ -148,8 +149,8 @@ def learned(entry: Entry) -> Text:
     result = (
         ""
         if test is None
-        else f"{header.metrics.get('metric')} {test_score(header.metrics)}{_perplexity(test)} on {test.get('examples') or 0:,} test "
-        "examples; "
+        else f"{header.metrics.get('metric')} {test_score(header.metrics)}{_perplexity(test)} on "
+        f"{test.get('examples') or 0:,} test examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
     label, advice = _collapsed(header), list[str | tuple[str, str]]()
