@@ -124,11 +124,8 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
-        [
-            "training",
-            f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {seconds(training.get('seconds') or 0)}",
-        ],
-        ["data", f"{source}: {_options(data.get('rows') or {})}"],
+        ["training", f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {duration}"],
+        ["data", f"{source}: {_options(data_rows) if isinstance(data_rows, dict) else data_rows}"],
         ["split", str(data.get("split"))],
         ["base", f"{header.encoder.get('name')} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
