@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from intarsia.encoder.encoder import Encoder
+from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
@@ -31,4 +32,4 @@ def predictions_of(
     """Return the examples as rows, and the prediction for each row."""
     inputs = learned.task_kind.inputs(examples, encoder, max_length)
     task = Served("", Interface(learned.task_kind, max_length=max_length), lambda: learned)
-    return inputs, Predictor(encoder, slots=1).predict([(task, segment) for segment in inputs.segments])
+    return inputs, Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])
