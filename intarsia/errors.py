@@ -40,6 +40,10 @@ class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
 
 
+class ServiceError(IntarsiaError):
+    """A service cannot be reached, refuses a key, or fails."""
+
+
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `serve` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+from intarsia.bank.bank import Bank
+from intarsia.encoder.encoder import Encoder
+from tests.support.families import save_tiny
+from tests.support.service import Running, running, small_bank
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny encoder as a folder, for processes."""
+    return save_tiny(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory, base: str) -> Path:
+    """The folder of a small bank; copy it to change it."""
+    return small_bank(tmp_path_factory.mktemp("learned") / "bank", Encoder.load(base)).store.folder
+
+
+@pytest.fixture(scope="module")
+def bank(learned: Path, base: str) -> Bank:
+    return Bank(learned, Encoder.load(base))
+
+
+@pytest.fixture(scope="module")
+def service(bank: Bank) -> Iterator[Running]:
+    """An open service over the small bank, for tests that do not change it."""
+    with running(bank, uploads=True) as made:
+        yield made
