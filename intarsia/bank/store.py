@@ -77,6 +77,10 @@ class Store:
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts)
 
+    def task_folder(self, name: str) -> Path:
+        """Return the folder of a task's versions."""
+        return self._inlays / name
+
     def entries(self) -> list[Entry]:
         """Return the newest version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
         newest = {row.name: row for row in self._catalog.look()}  # rows are sorted by version: the last row wins
