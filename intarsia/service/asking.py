@@ -68,7 +68,10 @@ async def _wait(request: Request, call: Call, deadline: float) -> None:
         if not ended.done():
             ended.set_result(None)
 
-    call.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+    def wake(_: Call) -> None:
+        loop.call_soon_threadsafe(end)
+
+    call.add_done_callback(wake)
     left = asyncio.ensure_future(_departure(request))
     try:
         done, _ = await asyncio.wait(

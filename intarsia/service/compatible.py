@@ -47,7 +47,7 @@ async def embeddings(request: Request) -> Reply:
 def _vector(vector: Any, form: str) -> list[float] | str:
     if form == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-    return vector.tolist()  # type: ignore[no-any-return]
+    return vector.tolist()
 
 
 async def models(request: Request) -> Reply:

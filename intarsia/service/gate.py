@@ -12,6 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from intarsia.errors import IntarsiaError
 from intarsia.service.asgi import Message, Receive, Scope, Send, header
 from intarsia.service.errors import Failure
 from intarsia.service.state import Service
@@ -64,6 +65,8 @@ class Gate:
             raise
         except Failure as failure:
             await self._fail(failure, scope, send)
+        except IntarsiaError as error:
+            await self._fail(self.service.failure(error), scope, send)
         except HTTPException as error:  # no such route, or not with this method
             names = {404: "There is no such route; /docs lists the routes.", 405: "This route has other methods."}
             allow = tuple((error.headers or {}).items())

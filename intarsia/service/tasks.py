@@ -9,9 +9,11 @@ import msgspec
 
 from intarsia.bank.bank import Bank
 from intarsia.bank.entry import Entry
-from intarsia.bank.inlay import read_inlay
-from intarsia.errors import DamagedInlay
+from intarsia.bank.inlay import Inlay, read_inlay
+from intarsia.encoder.encoder import Encoder
+from intarsia.errors import DamagedInlay, IntarsiaError
 from intarsia.files import DISK_FULL
+from intarsia.serve.staged import stage
 from intarsia.service import schemas
 from intarsia.service.catalog import Listed, describe
 from intarsia.service.errors import Failure
@@ -99,15 +101,36 @@ def _add(bank: Bank, name: str, path: Path) -> Entry:
     try:
         inlay = read_inlay(path)  # checks the form, every size and the digest
     except DamagedInlay as error:
-        reason = str(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
+        reason = str(error).replace(str(path), "it")
         raise Failure(422, f"The file is not an intact inlay: {reason}", code="not_an_inlay") from error
     if inlay.name != name:
         raise Failure(422, f"The file holds the task {inlay.name!r}, not {name!r}.", param="task")
-    learned = inlay.learned
-    learned.method.check(bank.encoder.shape)
-    bank.store.bind({**bank.encoder.description})
-    bank.store.check_fits(inlay) if hasattr(bank.store, "check_fits") else None
+    bank.store.check_name(name)
+    bank.store.bind(bank.encoder.description)
+    misfit = _misfit(inlay, bank.encoder)
+    if misfit is not None:
+        raise Failure(422, f"The file cannot answer on this base: {misfit}", code="not_an_inlay")
     return bank.store.add(inlay)
+
+
+def _misfit(inlay: Inlay, encoder: Encoder) -> str | None:
+    """Why an inlay for this base cannot run, or None."""
+    import torch
+
+    if inlay.encoder.get("fingerprint") != encoder.fingerprint:
+        return None  # the bank says that better
+    try:
+        learned = inlay.learned
+        stage(learned, encoder)  # checks the method's tensors, as before a pass
+        method = learned.method
+        expected = learned.head.tensors(encoder.shape, method.row_width(encoder.shape))
+    except (IntarsiaError, KeyError, TypeError, ValueError) as error:
+        return str(error) or type(error).__name__
+    given = {name: tuple(tensor.shape) for name, tensor in learned.head_tensors.items()}
+    if given != {name: spec.shape for name, spec in expected.items()}:
+        return "the shapes of its head's tensors do not fit its labels."
+    numbers = (tensor for tensor in inlay.tensors.values() if tensor.is_floating_point())
+    return None if all(bool(torch.isfinite(tensor).all()) for tensor in numbers) else "it holds NaN or infinity."
 
 
 def _disk(failure: Failure) -> Failure:
@@ -117,7 +140,7 @@ def _disk(failure: Failure) -> Failure:
     return failure
 
 
-ADMIN = (403, 404, 409, 503)
+ADMIN = (404, 409, 503)
 OPERATIONS = (
     Operation(
         "GET", "/v1/tasks", tasks, "List the tasks", gives=schemas.TaskList,
@@ -135,7 +158,7 @@ OPERATIONS = (
     Operation("POST", "/v1/tasks/{task}/unload", unload, "Free the slot of a task", access="admin",
               gives=schemas.TaskInfo, statuses=ADMIN),
     Operation("POST", "/v1/tasks/{task}/restore", restore, "Serve an older version again", access="admin",
-              takes=schemas.RestoreRequest, gives=schemas.TaskInfo, statuses=(*ADMIN, 507)),
+              takes=schemas.RestoreRequest, gives=schemas.TaskInfo, statuses=(404, 409, 507)),
     Operation("PUT", "/v1/tasks/{task}", upload, "Upload an inlay file as the newest version", access="admin",
-              accepts=(INLAY,), answer=201, gives=schemas.TaskInfo, statuses=(*ADMIN, 507)),
+              accepts=(INLAY,), answer=201, gives=schemas.TaskInfo, statuses=(409, 507)),
 )  # fmt: skip

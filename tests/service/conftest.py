@@ -21,18 +21,23 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def learned(tmp_path_factory: pytest.TempPathFactory, base: str) -> Path:
+def learned(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     """The folder of a small bank; copy it to change it."""
-    return small_bank(tmp_path_factory.mktemp("learned") / "bank", Encoder.load(base)).store.folder
+    return small_bank(tmp_path_factory.mktemp("learned") / "bank", encoder).store.folder
+
+
+@pytest.fixture(scope="session")
+def encoder(base: str) -> Encoder:
+    return Encoder.load(base)
 
 
 @pytest.fixture(scope="module")
-def bank(learned: Path, base: str) -> Bank:
-    return Bank(learned, Encoder.load(base))
+def bank(learned: Path, encoder: Encoder) -> Bank:
+    return Bank(learned, encoder)
 
 
 @pytest.fixture(scope="module")
-def service(bank: Bank) -> Iterator[Running]:
+def service(learned: Path, encoder: Encoder) -> Iterator[Running]:
     """An open service over the small bank, for tests that do not change it."""
-    with running(bank, uploads=True) as made:
+    with running(Bank(learned, encoder), uploads=True) as made:
         yield made

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from intarsia.bank.bank import Bank
+from intarsia.bank.inlay import Inlay, encode
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, Overloaded
 from intarsia.service.app import OPERATIONS
@@ -74,16 +75,21 @@ def record() -> Recorder:
 
 
 @pytest.fixture(scope="module")
-def own(learned: Path, base: str, tmp_path_factory: pytest.TempPathFactory) -> Bank:
+def own(learned: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Bank:
     """A copy of the bank that these tests may change."""
     folder = tmp_path_factory.mktemp("statuses") / "bank"
     shutil.copytree(learned, folder)
-    return Bank(folder, Encoder.load(base))
+    return Bank(folder, encoder)
+
+
+def again(bank: Bank) -> Bank:
+    """The same bank with an engine of its own: a service closes its bank's engine."""
+    return Bank(bank.store.folder, bank.encoder)
 
 
 @pytest.fixture(scope="module")
 def open_service(own: Bank) -> Iterator[Running]:
-    with running(own, uploads=True, body_bytes=4000, upload_bytes=200_000, job_bytes=8000, body_seconds=0.3,
+    with running(again(own), uploads=True, body_bytes=4000, upload_bytes=200_000, job_bytes=8000, body_seconds=0.3,
                  job_queue=1) as made:  # fmt: skip
         made.service.jobs = FakeBoard(own, made.service.options)
         yield made
@@ -91,7 +97,7 @@ def open_service(own: Bank) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def closed_service(own: Bank) -> Iterator[Running]:
-    with running(own, key="user-key", admin="admin-key") as made:
+    with running(again(own), key="user-key", admin="admin-key") as made:
         yield made
 
 
@@ -195,7 +201,7 @@ def test_success(own: Bank, open_service: Running, record: Recorder) -> None:
 
 
 def test_switched_off(own: Bank, record: Recorder) -> None:
-    with running(own) as service:
+    with running(again(own)) as service:
         for handler in ("upload", "create", "jobs", "job", "events", "cancel"):
             given = {"headers": {"Content-Type": "application/octet-stream"}} if handler == "upload" else {}
             assert record(service, by(handler), b"x" if handler == "upload" else None, **given) == 403
@@ -213,12 +219,12 @@ def test_conflicts(own: Bank, open_service: Running, record: Recorder) -> None:
     assert record(open_service, by("unload"), where="/v1/tasks/tags/unload") == 409
     assert record(open_service, by("restore"), {"version": 2}, where="/v1/tasks/tags/restore") == 409
     own.remove("tags", 2)
-    upper = own.show("rating").path.read_bytes()
+    inlay = own.store.load("rating")
     octets = {"Content-Type": "application/octet-stream"}
-    assert record(open_service, by("upload"), upper.replace(b"rating", b"RATING"), headers=octets) == 422
-    foreign = own.show("rating").header.encoder["fingerprint"].encode()
-    assert record(open_service, by("upload"), upper.replace(foreign, b"0" * 64), where="/v1/tasks/rating",
-                  headers=octets) == 422  # fmt: skip
+    foreign = dataclasses.replace(inlay, encoder={**inlay.encoder, "fingerprint": "0" * 64})
+    assert record(open_service, by("upload"), content_of(foreign), where="/v1/tasks/rating", headers=octets) == 409
+    upper = dataclasses.replace(inlay, name="RATING")
+    assert record(open_service, by("upload"), content_of(upper), where="/v1/tasks/RATING", headers=octets) == 409
     first = open_service.post("/v1/jobs", GOOD["create"]).json()["id"]
     assert record(open_service, by("create")) == 409
     assert record(open_service, by("create"), {**GOOD["create"], "task": "another"}) == 429
@@ -239,9 +245,39 @@ def test_overload(open_service: Running, record: Recorder, monkeypatch: pytest.M
 
 
 def test_too_many_rows(own: Bank, record: Recorder) -> None:
-    with running(own, rows=2) as service:
+    with running(again(own), rows=2) as service:
         assert record(service, by("predict_task"), {"inputs": ["a"] * 3}) == 413
         assert record(service, by("predict"), {"tasks": ["opinion"] * 2, "inputs": ["a"] * 2}) == 413
+
+
+def content_of(inlay: Inlay) -> bytes:
+    return b"".join(encode(inlay))
+
+
+def test_uploads_are_checked(own: Bank, open_service: Running) -> None:
+    inlay = own.store.load("rating")
+    octets = {"Content-Type": "application/octet-stream"}
+    tensors = dict(inlay.tensors)
+    some = next(name for name in tensors if name.startswith("method."))
+    bad = {
+        "another name": dataclasses.replace(inlay, name="opinion"),
+        "a tensor too few": dataclasses.replace(inlay, tensors={k: v for k, v in tensors.items() if k != some}),
+        "a tensor too large": dataclasses.replace(inlay, tensors={**tensors, some: tensors[some].repeat(2, 1)}),
+        "a head of another shape": dataclasses.replace(
+            inlay, tensors={**tensors, "head.output.weight": tensors["head.output.weight"].repeat(2, 1)}
+        ),
+        "not a number": dataclasses.replace(inlay, tensors={**tensors, some: tensors[some] * float("nan")}),
+        "an unknown method": dataclasses.replace(inlay, method={"type": "magic"}),
+        "an unknown kind": dataclasses.replace(inlay, kind="magic"),
+        "an unknown pooling": dataclasses.replace(inlay, head={"pooling": "magic"}),
+    }
+    for what, wrong in bad.items():
+        reply = open_service.ask("PUT", "/v1/tasks/rating", content_of(wrong), octets)
+        assert reply.status == 422, (what, reply.content)
+    for name in ("..", "a%2fb", ".hidden", "x" * 65):
+        reply = open_service.ask("PUT", f"/v1/tasks/{name}", content_of(dataclasses.replace(inlay, name=name)), octets)
+        assert reply.status in (404, 409, 422), reply.content
+    assert own.verify() == []
 
 
 class StoppedCall:
@@ -261,7 +297,7 @@ class StoppedCall:
 
 
 def test_deadlines(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(own, timeout_ms=50) as service:
+    with running(again(own), timeout_ms=50) as service:
         call = StoppedCall()
         monkeypatch.setattr(service.service.engine, "submit", lambda *_, **__: call)
         for handler in ASKS:
@@ -270,7 +306,7 @@ def test_deadlines(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_before_the_engine_runs_and_after(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(own, jobs=False, uploads=True) as service:
+    with running(again(own), jobs=False, uploads=True) as service:
         service.service.jobs = FakeBoard(own, service.service.options)
         engine, service.service.engine = service.service.engine, None
         for operation in OPERATIONS:
@@ -284,7 +320,7 @@ def test_before_the_engine_runs_and_after(own: Bank, record: Recorder, monkeypat
 
 def test_a_full_disk(own: Bank, open_service: Running, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
-        raise BankError("The disk is full: writing /x/y needs 5 bytes, 0 are free. Nothing was changed; free some space.")
+        raise BankError("The disk is full: writing /x/y needs 5 bytes, 0 are free. Nothing was changed.")
 
     monkeypatch.setattr(type(own.store), "_append", full)
     content = own.show("rating").path.read_bytes()
