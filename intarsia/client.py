@@ -64,8 +64,8 @@ class Client:
             raise IntarsiaError(f"{url!r} is no address of a service; expected one like http://127.0.0.1:8080.")
         self.url, self.timeout, self.patience = url.rstrip("/"), timeout, patience
         self._parts, self._key = parts, key
-        self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
 
     @classmethod
     def for_bank(cls, folder: str | Path, *, timeout: float = 60.0) -> Client | None:
@@ -155,6 +155,10 @@ class Client:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
 
     def __enter__(self) -> Client:
         return self

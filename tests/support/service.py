@@ -96,6 +96,7 @@ def running(
     **options: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """A service in a thread of this process. Options are those of `intarsia serve`."""
+    from intarsia.local_socket import Listener
     from intarsia.service.job_process import Worker
     from intarsia.service.jobs import JobBoard
     from intarsia.service.options import Keys, Options
@@ -108,8 +109,10 @@ def running(
     service = Service(bank, chosen, Keys(key, admin), board)
     server = Server(_config(service, chosen), service)
     listening = bind(chosen)
+    local = Listener(bank.store.folder) if chosen.socket else None
+    sockets = [listening] + ([local.socket] if local is not None else [])
     port = listening.getsockname()[1]
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": sockets}, daemon=True)
     thread.start()
     made = Running(port, service)
     try:
@@ -119,6 +122,8 @@ def running(
         server.should_exit = True
         thread.join(30)
         listening.close()
+        if local is not None:
+            local.close()
 
 
 def wait_until(true: Any, seconds: float = 60.0) -> None:
@@ -148,14 +153,18 @@ def served(bank: Path, *options: str, environment: Mapping[str, str] | None = No
     popen = subprocess.Popen(
         [*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
+    assert popen.stderr is not None
+    drain = threading.Thread(target=popen.stderr.read, daemon=True)
     try:
-        assert popen.stderr is not None
         first = popen.stderr.readline()
         assert " at http://127.0.0.1:" in first, first + popen.stderr.read()
         made = Running(int(first.split("127.0.0.1:")[1].split()[0]))
-        threading.Thread(target=popen.stderr.read, daemon=True).start()  # a full pipe would stop the service
+        drain.start()  # a full pipe would stop the service
         wait_until(lambda: made.get("/readyz").status == 200)
         yield Process(popen, made)
     finally:
         popen.kill()
         popen.wait(30)
+        if drain.ident is not None:
+            drain.join(30)
+        popen.stderr.close()
