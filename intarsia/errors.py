@@ -60,6 +60,10 @@ class ServiceError(IntarsiaError):
     """A service cannot be reached, refuses a key, or fails."""
 
 
+class IntarsiaWarning(UserWarning):
+    """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
+
+
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:

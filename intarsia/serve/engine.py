@@ -32,6 +32,7 @@ from intarsia.serve.staged import HostTier, Staged, stage
 from intarsia.serve.statistics import EngineStats, Statistics
 
 PROBE = "a"  # the text of `Engine.probe`
+PART, PARTS_RUNNING = 512, 3  # asks that `answer` submits at a time, and how many parts may run
 TRIES = 8  # attempts of a call when other processes replace its tasks meanwhile
 CLOSED = "the engine is closed; open the bank again."
 
@@ -61,7 +62,8 @@ class Engine:
         self._waiting_tokens = 0
         self._loading: set[str] = set()  # keys that a reader loads again
         self._tasks: deque[Callable[[], None]] = deque()  # other work for the owner of the device
-        self._wake = threading.Condition()
+        lock = threading.RLock()
+        self._wake, self._room = threading.Condition(lock), threading.Condition(lock)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="intarsia-engine", daemon=True)
         self._thread.start()
@@ -73,9 +75,13 @@ class Engine:
 
         `deadline` is a time of `time.monotonic`. Without `truncate`, a text that is too long gets an error.
         """
-        began = time.monotonic()
-        call = Call(list(asks), began, deadline)
-        self._refuse_if_full(0)
+        return self._submit(asks, deadline, truncate, wait=False)
+
+    def _submit(self, asks: Sequence[Ask], deadline: float | None, truncate: bool, *, wait: bool) -> Call:
+        """`wait`: wait for room in the queue instead of raising `Overloaded`."""
+        call = Call(list(asks), time.monotonic(), deadline)
+        if not wait:
+            self._refuse_if_full(0)
         prepared = self._prepared(call.asks, truncate)
         tokens = prepared.tokens
         rows = [
@@ -84,7 +90,9 @@ class Engine:
         for group in prepared.groups:
             group.outputs = [None] * len(group.inputs.segments)
         with self._wake:
-            self._refuse_if_full(tokens)
+            while wait and self._is_full(tokens) and not self._closed:
+                self._room.wait()
+            self._refuse_if_full(tokens if not wait else 0)
             call.admit(prepared, time.monotonic())
             self._waiting.extend(rows)
             self._waiting_tokens += tokens
@@ -93,8 +101,28 @@ class Engine:
         return call
 
     def answer(self, asks: Sequence[Ask], *, deadline: float | None = None, truncate: bool = True) -> list[Answer]:
-        """Submit a request and return its answers."""
-        return self.submit(asks, deadline=deadline, truncate=truncate).result()
+        """Return the answers of any number of asks, for callers that wait: nothing is refused because too much waits.
+
+        Parts of the asks are tokenized while earlier parts run.
+        """
+        answers: list[Answer] = []
+        running: deque[Call] = deque()
+        for first in range(0, len(asks), PART):
+            part = asks[first : first + PART]
+            running.append(self._submit(part, deadline, truncate, wait=True))
+            if len(running) == PARTS_RUNNING:
+                answers += self._result(running.popleft(), truncate)
+        while running:
+            answers += self._result(running.popleft(), truncate)
+        return answers
+
+    def _result(self, call: Call, truncate: bool) -> list[Answer]:
+        for _ in range(TRIES):
+            try:
+                return call.result()
+            except Replaced:  # a version left memory and its file at once: resolve again
+                call = self._submit(call.asks, call.deadline, truncate, wait=True)
+        return call.result()
 
     def probe(self) -> None:
         """Run one real pass of the plain base. Raises what went wrong."""
@@ -113,9 +141,14 @@ class Engine:
         self.drop(self.resolve(name, None).key)
 
     def drop(self, key: str) -> None:
-        """Remove one version from the device and from host memory."""
+        """Remove one version from the device and from host memory. Rows that wait for it have it read again."""
         self.host.drop(key)
-        self._on_device(lambda: self.predictor.residents.drop(key), wait=False)
+        self._on_device(lambda: self.predictor.residents.drop(key))
+
+    def retire(self, key: str) -> None:
+        """Let a version be the first that leaves memory: no new request will ask it, but some may wait for it."""
+        self.host.retire(key)
+        self._on_device(lambda: self.predictor.residents.retire(key), wait=False)
 
     def resident(self, key: str) -> bool:
         """Whether a version is on the device."""
@@ -134,6 +167,7 @@ class Engine:
         """Stop the engine. With `drain`, rows that wait are answered first; else their calls fail."""
         with self._wake:
             self._closed = True
+            self._room.notify_all()
             dropped = [] if drain else list(self._waiting)
             if not drain:
                 self._waiting.clear()
@@ -145,6 +179,9 @@ class Engine:
             self._thread.join()
         self._readers.shutdown(wait=True)
 
+    def _is_full(self, tokens: int) -> bool:
+        return self._waiting_tokens > 0 and self._waiting_tokens + tokens > (self.limits.queue_tokens or 0)
+
     def _refuse_if_full(self, tokens: int) -> None:
         limit = self.limits.queue_tokens or 0
         if self._closed:
@@ -153,7 +190,7 @@ class Engine:
             raise IntarsiaError(
                 f"the request has {tokens} tokens; the queue takes at most {limit}. Send it in several parts."
             )
-        if self._waiting_tokens and self._waiting_tokens + tokens >= limit:
+        if self._is_full(max(tokens, 1)):
             self.statistics.refused += 1
             seconds = self.statistics.seconds_for(self._waiting_tokens)
             raise Overloaded(f"{self._waiting_tokens} tokens wait already; the limit is {limit}. Try again.", seconds)
@@ -235,6 +272,7 @@ class Engine:
         left.extend(self._waiting)
         self._waiting = left
         self._waiting_tokens -= tokens
+        self._room.notify_all()
         keys = {row.group.key for row in rows}
         return rows, {key: staged for key, staged in needed.items() if key in keys}
 

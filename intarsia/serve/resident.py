@@ -137,6 +137,12 @@ class Residents:
         for slots in self.shapes.values():
             slots.drop(key)
 
+    def retire(self, key: str) -> None:
+        """Mark a task as the least recently used."""
+        for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
+            if key in residents:
+                residents.move_to_end(key, last=False)
+
     def keys(self) -> list[str]:
         return [*self.own_weights, *(key for slots in self.shapes.values() for key in slots.residents)]
 

@@ -93,6 +93,12 @@ class HostTier:
             if (found := self._staged.pop(key, None)) is not None:
                 self.bytes -= found.bytes
 
+    def retire(self, key: str) -> None:
+        """Mark a task as the least recently used."""
+        with self._lock:
+            if key in self._staged:
+                self._staged.move_to_end(key, last=False)
+
     def _put(self, key: str, staged: Staged) -> None:
         self._staged[key] = staged
         self.bytes += staged.bytes

@@ -169,7 +169,10 @@ def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
     changing = [name for name, (method, _) in TASKS.items() if method.changes_base]
     segment = encoder().tokenize(["good film"])[0]
     first = predictor.predict([(known[name], segment) for name in changing])
-    assert list(predictor.residents.own_weights) == changing[-Limits().own_weights:] and len(changing) > Limits().own_weights
+    assert (
+        list(predictor.residents.own_weights) == changing[-Limits().own_weights :]
+        and len(changing) > Limits().own_weights
+    )
     again = [predictor.predict([(known[name], segment)])[0] for name in reversed(changing)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     predictor.drop(changing[0])
