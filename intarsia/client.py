@@ -80,7 +80,7 @@ class Client:
         client = cls(f"unix://{path}", timeout=timeout)
         try:
             client._once("GET", "/readyz", None, timeout=5.0)
-        except (IntarsiaError, OSError, http.client.HTTPException):
+        except (_Later, IntarsiaError, OSError, http.client.HTTPException):
             client.close()
             return None
         return client

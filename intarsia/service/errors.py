@@ -67,7 +67,8 @@ def without_paths(message: str, folder: Path | None = None) -> str:
     """The message with the last names of paths only: clients learn nothing about the machine's folders."""
     if folder is not None:  # its name may hold characters that end a path in a text
         for spelled in {str(folder.absolute()), str(folder.resolve()), str(folder)} - {".", "/"}:
-            message = message.replace(spelled, folder.name)
+            inside = re.compile(re.escape(spelled) + r"((?:/[^\s/'\"(),:;]+)*)")
+            message = inside.sub(lambda found: Path(found[1]).name or found[0].rpartition("/")[2], message)
     return ABSOLUTE.sub(lambda found: Path(found[0]).name or "…", message)
 
 

@@ -57,6 +57,7 @@ def bind(options: Options) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(address)
+        made.listen(BACKLOG)  # clients that come while the server starts wait, and are not refused
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:

@@ -156,7 +156,9 @@ def test_a_socket_that_a_killed_service_left_is_replaced(tmp_path: Path) -> None
     assert socket_path(tmp_path).exists() and connect(socket_path(tmp_path)) is None
     assert Client.for_bank(tmp_path) is None
     listener = Listener(tmp_path)
-    assert connect(socket_path(tmp_path)) is not None
+    connection = connect(socket_path(tmp_path))
+    assert connection is not None
+    connection.close()
     listener.close()
     assert not socket_path(tmp_path).exists()
 
