@@ -116,7 +116,8 @@ def running(
     thread.start()
     made = Running(port, service)
     try:
-        wait_until(lambda: service.engine is not None)
+        wait_until(lambda: service.engine is not None or service.failed is not None)
+        assert service.failed is None, service.failed
         yield made
     finally:
         server.should_exit = True
