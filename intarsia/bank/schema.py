@@ -51,6 +51,8 @@ class _Base(Struct):
 class _Head(Struct):
     pooling: Literal["mean", "cls", "pooler", "trained-pooler", "none"]
     outputs: Size | str | None = None
+    temperature: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
+    thresholds: list[Annotated[float, Meta(ge=0, le=1)]] | None = None
 
 
 class _Parameters(Struct):
@@ -68,7 +70,15 @@ class _TestScore(Struct):
     perplexity: float | None = None
 
 
+class _Calibration(Struct):
+    ece_before: float
+    ece_after: float
+    temperature: float
+    part: Text
+
+
 class _Metrics(Struct):
+    calibration: _Calibration | None = None
     metric: Text | None = None
     dev: float | None = None
     best_epoch: Size | None = None
@@ -87,8 +97,18 @@ class _Training(Struct):
     adam: dict[str, Any] | None = None
 
 
+class _Truncated(Struct):
+    cut: Size
+    of: Size
+    max_length: Length
+    mean_tokens: float
+    longest: Size
+
+
 class _Data(Struct):
     pairs: bool = False
+    truncated: _Truncated | None = None
+    notes: list[str] | None = None
 
 
 class _Method(Struct):

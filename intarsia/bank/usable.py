@@ -44,6 +44,9 @@ def _labels_fault(inlay: Description) -> str | None:
     named = inlay.kind in ("label", "labels", "tags")
     if named and not labels:
         return f"the kind {inlay.kind} needs labels, but it has none"
+    thresholds = inlay.head.get("thresholds") or []
+    if thresholds and len(thresholds) != len(labels):
+        return f"it has {len(thresholds)} thresholds for {len(labels)} labels"
     return f"the kind {inlay.kind} has no labels, but it has {len(labels)}" if labels and not named else None
 
 
