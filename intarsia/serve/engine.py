@@ -282,7 +282,7 @@ class Engine:
         """Return whether a row's task can join the pass now, and what the rows of its pass have in common."""
         key, length = row.group.key, self.predictor.length_key(row.segment)
         if key is None:
-            return True, (self.predictor.plain_key(), length)
+            return True, (self.predictor.pass_key(None, None), length)
         residents = self.predictor.residents
         if key not in needed:
             resident = residents.find(key)
@@ -291,8 +291,8 @@ class Engine:
                 self._read_again(row)
                 return False, (None, 0)
             learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
-            members = room.setdefault(self.predictor.shape_key(learned), [])
-            if len(members) >= self.predictor.capacity(learned):
+            members = room.setdefault(residents.shape_key(learned), [])
+            if len(members) >= residents.capacity(learned):
                 return False, (None, 0)
             members.append(key)
             needed[key] = staged

@@ -16,7 +16,7 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.static_shape import DeviceNoise
 from intarsia.tasks.heads import Pooling
-from intarsia.train.device_tables import RING, DeviceTables
+from intarsia.encoder.device_tables import RING, DeviceTables
 from intarsia.train.run import Run
 from intarsia.train.training_slots import TrainingSlots
 
