@@ -268,6 +268,7 @@ def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident | None])
     for _, of_shape in groupby(pairs, key=lambda pair: id(pair[1])):
         members = list(of_shape)
         slots = members[0][1]
+        assert slots.method is not None, "rows of the plain base are in no group"
         owners, counts = tuple(slot for _, __, slot in members), tuple(len(run) for run, _, __ in members)
         groups.append(Group(slots.method, slots.places, slots.table.tensors, members[0][0][0], owners, counts))
     return groups

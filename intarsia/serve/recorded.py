@@ -22,7 +22,7 @@ from intarsia.encoder.recorded_passes import RecordedPasses
 from intarsia.encoder.routed import Group
 from intarsia.encoder.segment_arrays import SegmentArrays
 from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
-from intarsia.kernels import LONGEST, available
+from intarsia.kernels import available
 from intarsia.methods import Method
 from intarsia.serve.resident import Resident, ServingSlots
 from intarsia.serve.staged import Staged
@@ -107,7 +107,9 @@ class RecordedSlots(ServingSlots):
         results = recorded.run()
         names = ["rows", *(["tokens"] if tokens else []), *(["vectors"] if vectors else [])]
         counts = {"rows": first, "vectors": first, "tokens": at}
-        return Outputs({name: self._fetch(name, results[name][: counts[name]]) for name in names}, self._event(), starts)
+        return Outputs(
+            {name: self._fetch(name, results[name][: counts[name]]) for name in names}, self._event(), starts
+        )
 
     def _fetch(self, name: str, result: Tensor) -> Tensor:
         """Start the copy of a result to the host."""
@@ -138,9 +140,7 @@ class RecordedSlots(ServingSlots):
         from intarsia.kernels import heads, linear, rows
 
         layout, encoder = tables.layout(), self.encoder
-        batch = StaticBatch(
-            tables["ids"], tables["types"], tables["positions"], DeviceOwners(layout, self.low_tensors)
-        )
+        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], DeviceOwners(layout, self.low_tensors))
         groups = [] if self.method is None else [Group(self.method, self.places, self.table.tensors, 0, (), ())]
         states = encoder.forward(batch, groups)
         first = rows.pool(states, tables.rows, False, layout)  # [rows, d] float32
