@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "memory", "provenance", "formatting", "version"),
+    ("errors", "files", "memory", "provenance", "formatting", "threads", "version"),
     ("kernels",),
     ("encoder",),
     ("methods",),

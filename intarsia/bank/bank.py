@@ -251,7 +251,21 @@ class Bank:
         self.store.remove(name, version)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
-        return self.store.verify(rebuild)
+        """Check every inlay, and the files of a local base that loading it would take on trust (encoder/proof.py)."""
+        return [*self.store.verify(rebuild), *self._changed_base()]
+
+    def _changed_base(self) -> list[Problem]:
+        from intarsia.encoder import proof
+
+        with contextlib.suppress(IntarsiaError):  # bank.json cannot be read: the store reports it
+            folder = proof.local_folder((self.store.encoder or {}).get("name"))
+            if folder is not None:
+                return [
+                    Problem(folder / name, f"{folder / name}, a file of the base, has changed since it was checked. "
+                            "The next use of the bank checks the base whole; restore the file from its source.")
+                    for name in proof.changed_files(folder)
+                ]  # fmt: skip
+        return []
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

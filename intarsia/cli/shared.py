@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,3 +113,13 @@ def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", preci
     from intarsia.bank.bank import Bank
 
     return Bank(bank, encoder, device=device, precision=precision)
+
+
+def quick_start(bank: Bank, encoder: str | None, device: str) -> None:
+    """Load the base on a CPU, without importing what a frozen encoder never runs."""
+    from intarsia.encoder.quick_import import quick_imports
+
+    if device == "cpu":
+        # The bank loads a base that fails here again, and explains what is wrong with it.
+        with suppress(Exception), quick_imports(encoder or (bank.store.encoder or {}).get("name")):
+            bank.encoder  # noqa: B018

@@ -28,6 +28,7 @@ from intarsia.cli.shared import (
     about,
     app,
     open_bank,
+    quick_start,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -130,6 +131,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
+    quick_start(opened, encoder, device)
     with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
@@ -201,6 +203,7 @@ def sweep(
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
+    quick_start(opened, encoder, device)
     with resumable(), sweep_table(quiet=json) as watch:
         entries = opened.sweep(
             tasks,
@@ -264,6 +267,7 @@ def predict(
 
     opened = open_bank(bank, encoder, device, precision)
     requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind, context)
+    quick_start(opened, encoder, device)
     answers.write(opened.predict(name, requests), requests, output, format)
 
 
@@ -284,9 +288,10 @@ def evaluate(
     """Score a task on labelled data, with a 95 % bootstrap interval."""
     from intarsia.cli import console
 
-    result = open_bank(bank, encoder, device, precision).evaluate(
-        name, data, metric=metric, text=text, pair=pair, label=label
-    )
+    opened = open_bank(bank, encoder, device, precision)
+    opened.show(name)  # a wrong name is refused before the base is loaded
+    quick_start(opened, encoder, device)
+    result = opened.evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
     i = result.interval
     if json:
         console.print_json(
