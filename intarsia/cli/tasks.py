@@ -62,6 +62,13 @@ MetricOption = Annotated[
     ),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
+ServeAnywayOption = Annotated[
+    bool,
+    typer.Option("--serve-anyway", help="Serve the new version even if it scores worse on the same test part."),
+]
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
+]
 SweepOption = Annotated[
     bool | None,
     typer.Option(
@@ -108,6 +115,7 @@ def learn(
     precision: PrecisionOption = None,
     fresh: FreshOption = False,
     sweep: SweepOption = None,
+    serve_anyway: ServeAnywayOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -135,6 +143,7 @@ def learn(
     with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
+            serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import entry_dict, learned
 
@@ -176,6 +185,7 @@ def sweep(
         bool,
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
+    serve_anyway: ServeAnywayOption = False,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     json: JsonOption = False,
@@ -211,6 +221,7 @@ def sweep(
             pooling=pooling,  # type: ignore[arg-type]
             together=together,
             score_all=score_all,
+            serve_anyway=serve_anyway,
             watch=watch,
             max_length=max_length,
             metric=metric,
@@ -243,6 +254,7 @@ def predict(
         str | None,
         typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
     ] = None,
+    version: VersionOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
@@ -266,9 +278,9 @@ def predict(
     from intarsia.cli import answers
 
     opened = open_bank(bank, encoder, device, precision)
-    requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind, context)
+    requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
     quick_start(opened, encoder, device)
-    answers.write(opened.predict(name, requests), requests, output, format)
+    answers.write(opened.predict(name, requests, version=version), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -279,6 +291,7 @@ def evaluate(
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    version: VersionOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
@@ -289,9 +302,9 @@ def evaluate(
     from intarsia.cli import console
 
     opened = open_bank(bank, encoder, device, precision)
-    opened.show(name)  # a wrong name is refused before the base is loaded
+    opened.show(name, version)  # a wrong name is refused before the base is loaded
     quick_start(opened, encoder, device)
-    result = opened.evaluate(name, data, metric=metric, text=text, pair=pair, label=label)
+    result = opened.evaluate(name, data, metric=metric, version=version, text=text, pair=pair, label=label)
     i = result.interval
     if json:
         console.print_json(
