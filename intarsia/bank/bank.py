@@ -8,7 +8,6 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,26 +18,26 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from intarsia.bank.export import Exported
-    from intarsia.bank.serving import ServedTasks
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
+    from intarsia.serve.ask import Answer, Ask
+    from intarsia.serve.engine import Engine
+    from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
-    from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
     from intarsia.train.runner import RunnerWatch
-
-
-TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,15 @@ class Bank:
         *,
         device: str = "cpu",
         precision: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """`limits` bound the memory, the queue and the passes of the engine that answers requests."""
         self.store = Store(folder)
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._served_tasks: ServedTasks | None = None
+        self.limits = limits
+        self._engine: Engine | None = None
         self._lock = threading.RLock()
 
     @property
@@ -203,34 +205,54 @@ class Bank:
         context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
         `version` asks another version of the task than the served one.
         """
+        from intarsia.serve.ask import Ask
+
         if isinstance(task, str):
             if isinstance(texts, str):
                 raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            requests = [(task, text) for text in texts or ()]
+            asks = [Ask(task, text, version) for text in texts or ()]
         else:
-            requests = list(task)
-        from intarsia.bank.serving import Replaced
-        from intarsia.serve.answering import answer
+            asks = [Ask(name, text, version) for name, text in task]
+        return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
 
-        for _ in range(TRIES):
-            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
-                return answer(requests, self._tasks.resolve((name for name, _ in requests), version), self.predictor)
-        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
+    def embed(self, texts: Sequence[Text], task: str | None = None) -> np.ndarray:
+        """Return a vector for each text (or pair of texts): [texts, width] in float32.
+
+        It is the pooled last state of the plain base (the mean over the tokens) or of a task's model (pooled as its
+        head reads it).
+        """
+        import numpy as np
+
+        from intarsia.serve.ask import Ask
+
+        if isinstance(texts, str):
+            raise IntarsiaError("embed expects a list of texts, but got one string: write [text].")
+        vectors = [answer.vector for answer in self._answers([Ask(task, text, embed=True) for text in texts])]
+        return np.stack(vectors) if vectors else np.zeros((0, self.encoder.shape.width), np.float32)  # type: ignore[arg-type]
+
+    def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Return the answers of the engine; raise the error of the first ask that has one."""
+        answers = self.engine.answer(asks)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return answers
 
     @property
-    def predictor(self) -> Predictor:
-        """The predictor of this bank; it keeps recently used tasks resident in slots."""
-        return self._tasks.predictor
-
-    @property
-    def _tasks(self) -> ServedTasks:
+    def engine(self) -> Engine:
+        """The engine that answers for this bank, from any number of threads."""
         with self._lock:
-            if self._served_tasks is None:
-                from intarsia.bank.serving import ServedTasks
-                from intarsia.serve.predictor import Predictor
+            if self._engine is None:
+                import weakref
 
-                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
-            return self._served_tasks
+                from intarsia.bank.serving import VersionMap
+                from intarsia.serve.engine import Engine
+
+                versions = VersionMap(self.store)
+                self._engine = Engine(self.encoder, versions, self.limits)
+                versions.on_replaced = self._engine.retire
+                weakref.finalize(self, self._engine.close, drain=False)
+            return self._engine
 
     def evaluate(
         self, name: str, data: Any, *, metric: str | None = None, version: int | None = None, **columns: Any
