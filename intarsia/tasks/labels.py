@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import RawTable
 
+MISSING = ("nan", "na", "n/a", "null", "none", "<na>")  # what programs write for a missing value
+WHOLE = re.compile(r"-?[0-9]{1,15}\.0+")  # a whole number that was stored as a fraction
 SEPARATOR = "|"  # between the labels of one field in a text file
 
 
@@ -21,6 +24,12 @@ def plain(value: Any) -> Any:
 def is_missing(value: Any) -> bool:
     """Whether the label is missing. An empty list is a label: none of the classes applies."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN differs from itself
+
+
+def looks_missing(value: Any) -> bool:
+    """Whether a label is missing, or is a word for a missing value."""
+    value = plain(value)
+    return is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
 def as_number(value: Any) -> float | None:
@@ -88,6 +97,13 @@ def to_label(value: Any, kind: Kind, where: str) -> Label:
     return tuple(names)
 
 
+def one_name(name: str) -> str:
+    """The one spelling of a label that files write in several ways: `1` for `1.0`, `true` for `True`."""
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    return str(int(name.partition(".")[0])) if WHOLE.fullmatch(name) else name
+
+
 def _name(value: Any, where: str) -> str:
     """A raw value as the name of a label."""
     value = plain(value)
@@ -96,7 +112,7 @@ def _name(value: Any, where: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # a whole number stored as 1.0 is the label 1
     if isinstance(value, str) and value.strip():
-        return value.strip()
+        return one_name(value.strip())
     if isinstance(value, int | float) and math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
