@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -19,13 +19,14 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import EncoderError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
     from intarsia.bank.export import Exported
+    from intarsia.bank.frames import Probabilities
     from intarsia.bank.serving import ServedTasks
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from intarsia.train.runner import RunnerWatch
 
 
+Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
 TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
@@ -176,29 +178,44 @@ class Bank:
         )  # fmt: skip
 
     @overload
-    def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
+    def predict(self, task: str, texts: Texts) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
-    def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
+    def predict(self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None) -> list[Prediction]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
-        The task kind determines the type of a text: a string; a tuple of two strings for text pairs; (question,
-        context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
+        `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
+        learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
+        (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
+        prediction.
         """
-        if isinstance(task, str):
-            if isinstance(texts, str):
-                raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            requests = [(task, text) for text in texts or ()]
-        else:
-            requests = list(task)
+        from intarsia.bank.frames import requests_of
         from intarsia.bank.serving import Replaced
         from intarsia.serve.answering import answer
 
+        requests = requests_of(self.store, task, texts)
         for _ in range(TRIES):
             with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
                 return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
         raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
+
+    def predict_proba(self, task: str, texts: Texts) -> Probabilities:
+        """Return the probability of each label for each text: an array [texts, labels], and the labels."""
+        from intarsia.bank.frames import predict_proba
+
+        return predict_proba(self, task, texts)
+
+    def predict_frame(self, frame: Any, tasks: str | Iterable[str] | None = None) -> Any:
+        """Return a copy of a DataFrame with the answers of some tasks (None: all) in new columns.
+
+        The columns are named `task_field`, for example `tone_label` and `tone_probability`. All tasks share passes.
+        Each task reads the columns that it was learned from, else the columns with conventional names. Rows without a
+        text get no answer.
+        """
+        from intarsia.bank.frames import predict_frame
+
+        return predict_frame(self, frame, tasks)
 
     @property
     def predictor(self) -> Predictor:
@@ -221,7 +238,13 @@ class Bank:
         from intarsia.tasks.data import load_examples
 
         inlay = self.store.load(name)
-        examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
+        examples = load_examples(
+            data,
+            kind=cast(Kind, inlay.kind),
+            labels=tuple(inlay.labels),
+            learned_from=inlay.data.get("columns"),
+            **columns,
+        )
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
         interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
         return Evaluation(name, metric, interval, len(examples))

@@ -148,7 +148,7 @@ class Tags(TaskKind):
 
     def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
         """A sentence, given as a list of words or as a text that is split at white space."""
-        words = tuple(text.split()) if isinstance(text, str) else tuple(text)
+        words = tuple(text.split()) if isinstance(text, str) else tuple(text if isinstance(text, list | tuple) else ())
         if not words or not all(isinstance(word, str) and word.strip() for word in words):
             raise IntarsiaError(f"the task {task!r} tags words: give a text, or a list of words, not {text!r}.")
         return Sentence.of(words)
