@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.examples import Kind
@@ -14,7 +14,7 @@ from intarsia.tasks.requests import texts_of, texts_of_table
 if TYPE_CHECKING:
     import numpy as np
 
-    from intarsia.bank.bank import Bank
+    from intarsia.bank.entry import Entry
     from intarsia.bank.store import Store
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.tables import RawTable
@@ -30,6 +30,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "span": ("answer", "start", "probability"),
     "words": ("masks",),
 }
+
+
+class Bank(Protocol):
+    """What these functions need of a bank."""
+
+    def predict(self, task: Any, texts: Any = None) -> list[Prediction]: ...
+    def show(self, name: str) -> Entry: ...
+    def tasks(self) -> list[Entry]: ...
 
 
 class Probabilities(NamedTuple):
