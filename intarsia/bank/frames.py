@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from intarsia.errors import DataError, IntarsiaError
@@ -35,7 +35,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 class Bank(Protocol):
     """What these functions need of a bank."""
 
-    def predict(self, task: Any, texts: Any = None) -> list[Prediction]: ...
+    @property
+    def predict(self) -> Callable[..., list[Prediction]]: ...
     def show(self, name: str) -> Entry: ...
     def tasks(self) -> list[Entry]: ...
 
