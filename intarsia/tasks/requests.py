@@ -13,8 +13,8 @@ from intarsia.tasks.frames import cells, is_of, table_of_frame
 from intarsia.tasks.tables import RawTable
 
 EXPECTED = (
-    "a list of texts (for one text, [text]), a column of a DataFrame, an array of texts, or a table with the columns "
-    "that the task was learned from"
+    "a list of texts (for one text, write [text]), a column of a DataFrame, an array of texts, or a table with the "
+    "columns that the task was learned from"
 )
 
 
@@ -25,7 +25,7 @@ def texts_of(texts: Any, kind: Kind, learned_from: Mapping[str, Any] | None = No
     `learned_from` (text, pair) are used if it has them, else the columns with conventional names.
     """
     if texts is None or isinstance(texts, str | bytes | Path | Example):
-        raise DataError(f"expected {EXPECTED}; found {'nothing' if texts is None else f'one {type(texts).__name__}'}.")
+        raise DataError(f"expected {EXPECTED}; found {_short(texts)}.")
     if (table := _table(texts)) is not None:
         return texts_of_table(table, kind, learned_from)
     found = cells(texts)
@@ -87,3 +87,7 @@ def _plain(text: Any) -> Any:
     if isinstance(text, Example) and not isinstance(text, Question):
         return text.text if text.pair is None else (text.text, text.pair)
     return text
+
+
+def _short(texts: Any) -> str:
+    return "nothing" if texts is None else "one string" if isinstance(texts, str) else f"one {type(texts).__name__}"
