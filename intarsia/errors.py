@@ -40,6 +40,10 @@ class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
 
 
+class IntarsiaWarning(UserWarning):
+    """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
+
+
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:

@@ -112,6 +112,7 @@ class Bank:
         watch: Watch | None = None,
         events: RunnerWatch | None = None,
         fresh: bool = False,
+        serve_anyway: bool = False,
         **columns: Any,
     ) -> Entry:
         """Learn a task, store it as the newest version of `name`, and return its entry. Other tasks do not change.
@@ -121,6 +122,9 @@ class Bank:
         keeps the epoch with the best validation score, and stores its test score with an interval. If the call is
         killed, the same call resumes it; `fresh` starts again instead.
 
+        A version that scores worse than the served one on the same test part is kept, and served only with
+        `serve_anyway`.
+
         `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
@@ -129,6 +133,7 @@ class Bank:
         planned jobs (one, or nine for the grid), each step, and each result.
         """
         from intarsia.bank.learning import learn_alone, tries_grid
+        from intarsia.bank.succession import warn_of_changes
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
         from intarsia.train.runner import join_watchers
@@ -143,9 +148,10 @@ class Bank:
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         watcher = join_watchers(watch, events)
         if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
-            return self.sweep({name: task}, pooling=pooling, watch=watcher, **given)[name]
+            return self.sweep({name: task}, pooling=pooling, watch=watcher, serve_anyway=serve_anyway, **given)[name]
+        warn_of_changes(self.store, name, task)
         job = Job(name, task, used_method, pooling, used)
-        return learn_alone(self.store, self.encoder, job, fresh=fresh, watch=watcher)
+        return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
         self,
@@ -155,6 +161,7 @@ class Bank:
         pooling: Pooling = "mean",
         together: int | None = None,
         score_all: bool = False,
+        serve_anyway: bool = False,
         watch: RunnerWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
@@ -163,48 +170,53 @@ class Bank:
         All jobs form one queue and share passes. The validation part selects the best point. `settings` apply to all
         jobs: `max_length`, `metric` (one metric, or a mapping from task to metric), and so on. `together` is the number
         of jobs that share a pass (None: as many as fit). With `score_all`, every point is also scored on the test part,
-        for means over seeds; this score selects nothing.
+        for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
         If the call is killed, the same call resumes it.
         """
+        from intarsia.bank.succession import warn_of_changes
         from intarsia.bank.sweep import run_sweep
 
         for name in tasks:
             self.store.check_name(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        for name, data in loaded.items():
+            warn_of_changes(self.store, name, data)
         return run_sweep(
             self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
-            watch=watch, **settings,
+            serve_anyway=serve_anyway, watch=watch, **settings,
         )  # fmt: skip
 
     @overload
-    def predict(self, task: str, texts: Texts) -> list[Prediction]: ...
+    def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
-    def predict(self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None) -> list[Prediction]:
+    def predict(
+        self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None, *, version: int | None = None
+    ) -> list[Prediction]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
         `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
         learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
         (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
-        prediction.
+        prediction. `version` asks another version of the task than the served one.
         """
         from intarsia.bank.frames import requests_of
         from intarsia.bank.serving import Replaced
         from intarsia.serve.answering import answer
 
-        requests = requests_of(self.store, task, texts)
+        requests = requests_of(self.store, task, texts, version)
         for _ in range(TRIES):
             with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
-                return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
+                return answer(requests, self._tasks.resolve((name for name, _ in requests), version), self.predictor)
         raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
 
-    def predict_proba(self, task: str, texts: Texts) -> Probabilities:
+    def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
         """Return the probability of each label for each text: an array [texts, labels], and the labels."""
         from intarsia.bank.frames import predict_proba
 
-        return predict_proba(self, task, texts)
+        return predict_proba(self, task, texts, version)
 
     def predict_frame(self, frame: Any, tasks: str | Iterable[str] | None = None) -> Any:
         """Return a copy of a DataFrame with the answers of some tasks (None: all) in new columns.
@@ -232,12 +244,14 @@ class Bank:
                 self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
             return self._served_tasks
 
-    def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
+    def evaluate(
+        self, name: str, data: Any, *, metric: str | None = None, version: int | None = None, **columns: Any
+    ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
         from intarsia.serve.scoring import score
         from intarsia.tasks.data import load_examples
 
-        inlay = self.store.load(name)
+        inlay = self.store.load(name, version)
         examples = load_examples(
             data,
             kind=cast(Kind, inlay.kind),
@@ -250,7 +264,7 @@ class Bank:
         return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:
-        """Return the newest version of every task; `predict` uses these versions."""
+        """Return the served version of every task; `predict` uses these versions."""
         return self.store.entries()
 
     def cost(self) -> BankCost:

@@ -37,7 +37,7 @@ class Bank(Protocol):
 
     @property
     def predict(self) -> Callable[..., list[Prediction]]: ...
-    def show(self, name: str) -> Entry: ...
+    def show(self, name: str, version: int | None = None) -> Entry: ...
     def tasks(self) -> list[Entry]: ...
 
 
@@ -48,11 +48,11 @@ class Probabilities(NamedTuple):
     labels: tuple[str, ...]
 
 
-def requests_of(store: Store, task: Any, texts: Any) -> list[tuple[str, Text]]:
+def requests_of(store: Store, task: Any, texts: Any, version: int | None = None) -> list[tuple[str, Text]]:
     """The requests of a `predict` call: of one task, or (task, text) requests of many tasks."""
     if isinstance(task, str):
         try:
-            found = texts if _is_plain(texts) else _texts_of_task(store, task, texts)
+            found = texts if _is_plain(texts) else _texts_of_task(store.entry(task, version), texts)
         except DataError as error:
             raise DataError(f"predict({task!r}, …): {error}") from None
         missing = [number for number, text in enumerate(found, 1) if text is None]
@@ -79,22 +79,25 @@ def _is_plain(texts: Any) -> bool:
     return isinstance(texts, list) and all(isinstance(text, str | tuple) for text in texts)
 
 
-def _texts_of_task(store: Store, task: str, texts: Any) -> list[Any]:
-    header = store.entry(task).header
+def _texts_of_task(entry: Entry, texts: Any) -> list[Any]:
+    header = entry.header
     return texts_of(texts, cast(Kind, header.kind), header.data.get("columns"))
 
 
-def predict_proba(bank: Bank, task: str, texts: Any) -> Probabilities:
+def predict_proba(bank: Bank, task: str, texts: Any, version: int | None = None) -> Probabilities:
     """The probabilities of a task's labels for many texts."""
     import numpy as np
 
-    header = bank.show(task).header
+    header = bank.show(task, version).header
     if header.kind not in ("label", "labels"):
         raise IntarsiaError(
             f"the task {task!r} is of the kind {header.kind!r}, which has no probability for each label. Use predict."
         )
     labels = tuple(header.labels)
-    rows = [[(answer.probabilities or {})[label] for label in labels] for answer in bank.predict(task, texts)]
+    rows = [
+        [(answer.probabilities or {})[label] for label in labels]
+        for answer in bank.predict(task, texts, version=version)
+    ]
     return Probabilities(np.array(rows, dtype=np.float64).reshape(len(rows), len(labels)), labels)
 
 

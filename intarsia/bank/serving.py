@@ -19,27 +19,28 @@ class Replaced(BankError):
 
 
 class ServedTasks:
-    """Maps task names to their newest versions, and drops replaced versions from the predictor."""
+    """Maps task names to their served versions, and drops replaced versions from the predictor."""
 
     def __init__(self, store: Store, predictor: Predictor) -> None:
         self.store, self.predictor = store, predictor
         self._digests: dict[str, str] = {}  # task → digest of the version served last
         self._lock = threading.Lock()
 
-    def resolve(self, names: Iterable[str]) -> dict[str, Served]:
-        """Return the newest version of each task."""
-        return {name: self._resolve(name) for name in dict.fromkeys(names)}
+    def resolve(self, names: Iterable[str], version: int | None = None) -> dict[str, Served]:
+        """Return the served version, or the given one, of each task."""
+        return {name: self._resolve(name, version) for name in dict.fromkeys(names)}
 
-    def _resolve(self, name: str) -> Served:
-        entry = self.store.entry(name)
+    def _resolve(self, name: str, version: int | None) -> Served:
+        entry = self.store.entry(name, version)
         if entry.state != "ok":
-            self._read(name)  # raises an error that names the problem and a version to restore
+            self._read(name, version)  # raises an error that names the problem and a version to restore
             raise Replaced(f"Another process replaced {entry.path}, which was damaged.")
         digest = entry.header.digest
-        with self._lock:
-            old, self._digests[name] = self._digests.get(name), digest
-        if old is not None and old != digest:
-            self.predictor.drop(old)
+        if version is None:
+            with self._lock:
+                old, self._digests[name] = self._digests.get(name), digest
+            if old is not None and old != digest:
+                self.predictor.drop(old)
         return Served(digest, entry.header.interface, lambda: self._load(entry))
 
     def _load(self, entry: Entry) -> Learned:
