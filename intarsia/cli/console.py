@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,8 +12,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from intarsia.train.progress import Progress, Watch
 
 # A file or a pipe has no terminal width: use a fixed width, so that tables are not squeezed.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
@@ -64,43 +61,3 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-@contextmanager
-def training_bar(name: str, *, quiet: bool = False) -> Iterator[Watch | None]:
-    """Show a progress bar for one run; without a terminal, print a line at every tenth of the run."""
-    if quiet:
-        yield None
-    elif not err.is_terminal:
-        yield _lines(name)
-    else:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        with Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:3.0f}%"),
-            TextColumn("{task.fields[info]}"),
-            console=err,
-        ) as bar:
-            task = bar.add_task(name, total=None, info="reading")
-
-            def watch(p: Progress) -> None:
-                share = p.step / p.steps if p.reading is None else p.reading
-                bar.update(task, completed=share, total=1.0, info=str(p))
-
-            yield watch
-
-
-def _lines(name: str) -> Watch:
-    printed = (False, -1)
-
-    def watch(p: Progress) -> None:
-        nonlocal printed
-        done = 100 * p.step // p.steps if p.reading is None else int(100 * p.reading)
-        if (p.reading is not None, done // 10) != printed:
-            printed = (p.reading is not None, done // 10)
-            print(f"{name}: {done:3d}% · {p}", file=sys.stderr, flush=True)
-
-    return watch

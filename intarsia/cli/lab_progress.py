@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from intarsia.cli.console import err
-from intarsia.cli.time_left import TimeLeft
+from intarsia.display.time_left import TimeLeft
 from intarsia.formatting import score, seconds
 from intarsia.lab.comparison import Result
 

@@ -125,7 +125,7 @@ def learn(
     The same command resumes an interrupted or killed run.
     """  # fmt: skip
     from intarsia.cli import console
-    from intarsia.cli.sweep_table import learning_progress
+    from intarsia.display.show import learning_progress
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
@@ -140,10 +140,11 @@ def learn(
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
     quick_start(opened, encoder, device)
-    with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
+    explain = "--no-sweep" if sweep is None else None
+    with resumable(), learning_progress(name, not json, explain_grid=explain) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
-            serve_anyway=serve_anyway,
+            progress=False, serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import entry_dict, learned
 
@@ -197,7 +198,7 @@ def sweep(
     part. The same command resumes an interrupted or killed sweep.
     """
     from intarsia.cli import console
-    from intarsia.cli.sweep_table import sweep_table
+    from intarsia.display.show import queue_progress
     from intarsia.tasks import load_data
     from intarsia.train.grid import read_grid
 
@@ -214,7 +215,7 @@ def sweep(
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
     quick_start(opened, encoder, device)
-    with resumable(), sweep_table(quiet=json) as watch:
+    with resumable(), queue_progress(not json) as watch:
         entries = opened.sweep(
             tasks,
             chosen,
@@ -223,6 +224,7 @@ def sweep(
             score_all=score_all,
             serve_anyway=serve_anyway,
             watch=watch,
+            progress=False,
             max_length=max_length,
             metric=metric,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,

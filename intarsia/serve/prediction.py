@@ -33,6 +33,10 @@ class Prediction:
     candidates: list[dict[str, Any]] | None = None  # text, start, probability
     masks: list[dict[str, Any]] | None = None  # start (character), words: the most likely, with probabilities
 
+    def __repr__(self) -> str:
+        """The fields that the task's kind has."""
+        return f"Prediction({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}
 

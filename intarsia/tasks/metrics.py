@@ -23,6 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from intarsia.errors import DataError
 from intarsia.tasks.entities import has_entities
 from intarsia.tasks.examples import Kind
+from intarsia.tasks.own_metric import KINDS as OWN_KINDS
+from intarsia.tasks.own_metric import OwnMetric, named_metric
 
 Array = NDArray[Any]
 DRAWS_AT_ONCE = 2_000_000  # limits the memory of a bootstrap
@@ -177,6 +179,22 @@ def positive_label(labels: Sequence[str]) -> str:
     return first if second.casefold().endswith(first.casefold()) else second
 
 
+def evaluation_metric(given: Any, stored: str | None, kind: Kind, labels: Sequence[str]) -> str:
+    """The metric of an evaluation: the given name or function, else the one that the task was trained by."""
+    if given is not None:
+        return named_metric(given) or ""
+    if stored is None:
+        return default_metric(kind, labels)
+    try:
+        check_metric(stored, kind, labels)
+    except DataError as error:
+        raise DataError(
+            f"the task was trained by the function {stored!r}, which is not stored with it: give the function again "
+            f"(metric=…), or the name of a metric. {error}"
+        ) from None
+    return stored
+
+
 def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise unless the best model can be selected by `metric`: higher must be better."""
     check_metric(metric, kind, labels)
@@ -189,6 +207,10 @@ def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
 
 def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise, listing the possible metrics, unless `metric` applies to a task of this kind with these labels."""
+    if isinstance(metric, OwnMetric):
+        if kind not in OWN_KINDS:
+            raise DataError(f"{metric}: a function is no metric of {kind}. Expected one of {', '.join(RATIOS[kind])}.")
+        return
     if kind in RATIOS:
         if metric not in RATIOS[kind]:
             raise DataError(f"{metric} does not apply to {kind}. Expected one of {', '.join(RATIOS[kind])}.")
@@ -220,9 +242,18 @@ def bootstrap(
 
     A seed draws the same rows for all predictions and metrics, so their intervals are comparable.
     """
+    if isinstance(metric, OwnMetric):
+        true, found = _named(np.asarray(gold), labels), _named(np.asarray(predicted), labels)
+        return Interval(*metric.interval(true, found, resamples, seed, level))
     kind, measure = _measure(metric, np.asarray(gold), np.asarray(predicted), labels)
     true, chosen, row = _distinct_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
     return _interval(partial(measure, true, chosen), row, len(true), resamples, seed, level)
+
+
+def _named(values: Array, labels: Sequence[str]) -> Array:
+    """The labels as a user's function gets them: names for one label, zeros and ones for several, or scores."""
+    kind = _kind(values)
+    return np.array(labels)[values] if kind == "label" else values.astype(int) if kind == "labels" else values
 
 
 def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:

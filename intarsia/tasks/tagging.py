@@ -25,6 +25,7 @@ from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
+from intarsia.tasks.own_metric import OwnMetric
 from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class Tags(TaskKind):
         """Accuracy over words, or F1 over entities, with its bootstrap interval over sentences."""
         check_metric(metric, self.kind, self.labels)
         found = [[tag for tag, _ in sentence] for sentence in self.tagged(examples, inputs, predictions)]
+        if isinstance(metric, OwnMetric):
+            return Interval(*metric.interval([[*_tags(example)] for example in examples], found, resamples, 0, 0.95))
         count = _count_right_words if metric == "accuracy" else _count_right_entities
         counts = [count(_tags(example), tags) for example, tags in zip(examples, found, strict=True)]
         return bootstrap_ratio(np.array(counts, float), resamples=resamples)
@@ -148,7 +151,7 @@ class Tags(TaskKind):
 
     def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
         """A sentence, given as a list of words or as a text that is split at white space."""
-        words = tuple(text.split()) if isinstance(text, str) else tuple(text)
+        words = tuple(text.split()) if isinstance(text, str) else tuple(text if isinstance(text, list | tuple) else ())
         if not words or not all(isinstance(word, str) and word.strip() for word in words):
             raise IntarsiaError(f"the task {task!r} tags words: give a text, or a list of words, not {text!r}.")
         return Sentence.of(words)
