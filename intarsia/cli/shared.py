@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intarsia.errors import IntarsiaError
+
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
     from intarsia.tasks import TaskData
@@ -56,6 +58,18 @@ KindOption = Annotated[
     str | None,
     typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
 ]
+SepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sep", metavar="CHARACTER", help="The separator of a .csv or .tsv file: ';' or tab.", show_default="detected"
+    ),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option("--encoding", help="The encoding of a text file, such as latin-1.", show_default="detected"),
+]
+DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows without a text or a label.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
 PoolingOption = Annotated[
     str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
@@ -107,6 +121,15 @@ def about(task: TaskData) -> str:
     """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
     return f"{task.asks}; {rows} ({task.source['split']})"
+
+
+def existing_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
+    """Open a bank that must be there."""
+    if not bank.exists():
+        raise IntarsiaError(
+            f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
+        )
+    return open_bank(bank, encoder, device, precision)
 
 
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:

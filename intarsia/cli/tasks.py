@@ -240,52 +240,6 @@ def sweep(
 
 
 @app.command(rich_help_panel="Tasks")
-def predict(
-    name: TaskArgument,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; by default, one per line from standard input.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the texts from this data file.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this .jsonl or .csv file.")] = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    context: Annotated[
-        str | None, typer.Option(help="The context of the questions, for a span task.", show_default=False)
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
-    ] = None,
-    version: VersionOption = None,
-    bank: BankOption = Path("bank"),
-    encoder: EncoderOption = None,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = None,
-) -> None:
-    """Predict with a task, from arguments, standard input or a file.
-
-    The command prints one JSON object per text, or CSV. The input of a task
-    depends on its kind:
-
-    Text pairs: separate the two texts by a tab.
-
-    Tags: give a text, which is split at white space, or a JSON Lines file with
-    lists of [cyan]tokens[/].
-
-    Spans: give questions with [cyan]--context[/], or with a tab and the context
-    after each question, or a SQuAD file.
-
-    Words: give texts with mask tokens.
-    """
-    from intarsia.cli import answers
-
-    opened = open_bank(bank, encoder, device, precision)
-    requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
-    quick_start(opened, encoder, device)
-    answers.write(opened.predict(name, requests, version=version), requests, output, format)
-
-
-@app.command(rich_help_panel="Tasks")
 def evaluate(
     name: TaskArgument,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.")],
