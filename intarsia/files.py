@@ -87,6 +87,18 @@ def explained(target: Path, parts: Sequence[Chunk]) -> Iterator[None]:
         ) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Raise a `BankError` unless files can be written into a folder, or into the nearest one that exists."""
+    nearest = next((parent for parent in (folder, *folder.absolute().parents) if parent.exists()), folder)
+    with explained(folder, ()):
+        probe = nearest / f".{uuid.uuid4().hex}.tmp"
+        try:
+            probe.touch(exist_ok=False)
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
+
+
 def make_folder(folder: Path) -> None:
     """Create `folder` and its missing parents, and flush their directory entries to disk."""
     if folder.is_dir():

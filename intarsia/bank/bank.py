@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from intarsia import files
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
-from intarsia.bank.work import unfinished
+from intarsia.bank.work import discard, unfinished
 from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
@@ -157,7 +158,7 @@ class Bank:
         from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
 
-        self.store.check_name(name)
+        self.check_learning(name)
         method = None if method is None else as_method(method)
         settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
@@ -208,7 +209,7 @@ class Bank:
         if not isinstance(tasks, Mapping):
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
-            self.store.check_name(name)
+            self.check_learning(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         for name, data in loaded.items():
             warn_of_changes(self.store, name, data)
@@ -352,6 +353,15 @@ class Bank:
         keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
         check_folder(folder, force, keep)  # fail before the slow loading of the base
         return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+
+    def check_learning(self, name: str) -> None:
+        """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
+        self.store.check_name(name)
+        files.check_writable(self.store.folder)
+
+    def discard(self, name: str) -> list[Unfinished]:
+        """Delete the checkpoints of a task's unfinished training runs, and return what was deleted."""
+        return discard(self.store.folder / "work", name)
 
     def unfinished(self) -> list[Unfinished]:
         """Return the training runs with a stored checkpoint: interrupted ones and running ones."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from intarsia.bank.index import Index, IndexRow, Key
 from intarsia.bank.inlay import check_file, read_header
-from intarsia.errors import BankError
+from intarsia.errors import BankError, Misplaced
 
 TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
@@ -131,19 +131,19 @@ class Catalog:
         """Return the row of one file; None if another process has just removed the file."""
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
+        state = "ok"
         try:
             header = check_file(path) if whole else read_header(path)
             digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
             header_json = header.to_json()
             if header.name != key[0]:
-                raise BankError(
+                raise Misplaced(
                     f"{path} holds the task {header.name!r}, but is in the folder of {key[0]!r}. "
                     f"Move it to the folder {header.name!r}."
                 )
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
-            reason = str(error)
+            reason, state = str(error), "misplaced" if isinstance(error, Misplaced) else "damaged"
         file = path.relative_to(self.folder).as_posix()
-        state = "damaged" if reason else "ok"
         return IndexRow(*key, file, *stamp, digest, fingerprint, header_json, state, reason)

@@ -25,7 +25,7 @@ from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
+from intarsia.errors import BankError, DamagedInlay, Misplaced, Refused, UnknownTask
 
 NAMES_SHOWN = 20
 
@@ -157,7 +157,8 @@ class Store:
                 if entry.state != "ok" or encoder is not None:
                     self._refuse_misplaced(entry, entry.header.encoder)
             except BankError as error:
-                problems.append(Problem(entry.path, str(error), entry.name, entry.version))
+                state = "misplaced" if isinstance(error, Misplaced) else "damaged"
+                problems.append(Problem(entry.path, str(error), entry.name, entry.version, state))
         return problems
 
     def _append(self, name: str, parts: Sequence[files.Chunk], *, serve: bool = True) -> Entry:
@@ -196,7 +197,7 @@ class Store:
             state, reason, path = row.state, row.reason, self.folder / row.file
             if state == "ok" and encoder is not None and row.fingerprint != encoder["fingerprint"]:
                 known = InlayHeader.from_json(row.header).encoder
-                state, reason = "damaged", self._foreign(path, misfit(dict(known), encoder))
+                state, reason = "misplaced", self._foreign(path, misfit(dict(known), encoder))
             held = self._catalog.is_held(row)
             entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header, held))
         return entries
@@ -219,11 +220,11 @@ class Store:
     def _refuse_misplaced(self, entry: Entry, encoder: dict[str, str]) -> None:
         """Raise if the file is damaged, is in another task's folder, or was made for another base."""
         if entry.state != "ok":
-            raise DamagedInlay(entry.reason)
+            raise (Misplaced if entry.state == "misplaced" else DamagedInlay)(entry.reason)
         base = self.encoder
         difference = misfit(dict(encoder), base) if base is not None else None
         if difference is not None:
-            raise Refused(self._foreign(entry.path, difference))
+            raise Misplaced(self._foreign(entry.path, difference))
 
     def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
         difference = misfit(encoder, base) if base is not None else None
@@ -252,4 +253,4 @@ class Store:
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
-        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")
+        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant or ' ' + have}")

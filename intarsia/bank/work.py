@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,19 @@ def working_folder(folder: Path) -> Iterator[Path]:
             # after the release, two processes could hold locks on two files of this name.
             Path(f"{folder}.lock").unlink(missing_ok=True)
         lock.release()
+
+
+def discard(work: Path, name: str) -> list[Unfinished]:
+    """Delete the checkpoints of a task's runs; raise if there is none, or if a run is going on."""
+    found = [run for run in unfinished(work) if run.name == name]
+    if not found:
+        names = sorted({run.name for run in unfinished(work)})
+        have = f"Unfinished are runs of: {', '.join(names)}." if names else "There is no unfinished run."
+        raise Refused(f"The bank has no unfinished training run of {name!r}. {have}")
+    for run in found:
+        with working_folder(run.path):
+            shutil.rmtree(run.path)
+    return found
 
 
 def unfinished(work: Path) -> list[Unfinished]:

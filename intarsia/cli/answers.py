@@ -5,6 +5,7 @@ A row without a text stays in its place and gets an empty answer.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ def of_standard_input(asked: Asked) -> Iterator[list[Row]]:
         return
     if sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
-    stream = sys.stdin.buffer
+    stream = cast(io.BufferedReader, sys.stdin.buffer)
     rest, number = b"", 0
     while chunk := stream.read1(AT_ONCE):
         *lines, rest = (rest + chunk).split(b"\n")

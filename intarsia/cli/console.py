@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,13 +49,24 @@ def table(
     return made
 
 
+# The keywords of `load_data` that messages name, and the options that the command line has in their place.
+KEYWORD = re.compile(
+    r"\b(text|pair|label|kind|limit|sep|encoding|metric|drop_missing)=('?)([^\s'(),;]*?)\2(?=[\s),;]|[.:](?:\s|$)|\.\.\.|$)"
+)
+
+
 def error(message: str) -> None:
-    err.print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True)
+    err.print(f"[bold red]error:[/] {_escaped(as_options(message))}", soft_wrap=True)
+
+
+def as_options(message: str) -> str:
+    """Return a message with options in place of keywords: `--kind words` for `kind='words'`."""
+    return KEYWORD.sub(lambda m: f"--{m[1].replace('_', '-')}{' ' * bool(m[3])}{m[3]}", message)
 
 
 def note(message: str) -> None:
     """Print something that the user should know, and that stops nothing."""
-    err.print(f"[yellow]note:[/] {_escaped(message)}", soft_wrap=True)
+    err.print(f"[yellow]note:[/] {_escaped(as_options(message))}", soft_wrap=True)
 
 
 def _escaped(text: str) -> str:

@@ -48,7 +48,7 @@ def predict(
             help="Write to this file: .jsonl, .csv, .tsv, .json or .xlsx.",
             show_default="standard output",
         ),
-    ] = None,  # fmt: skip
+    ] = None,
     format: Annotated[
         str | None,
         typer.Option(

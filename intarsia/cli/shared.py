@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from intarsia.errors import IntarsiaError
+from intarsia.cli import checks, completion
+from intarsia.errors import IntarsiaError, IntarsiaWarning
+from intarsia.tasks.examples import KINDS
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="intarsia",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,13 +52,24 @@ EncoderOption = Annotated[
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The task's name in the bank.", show_default=False, autocompletion=completion.tasks
+    ),
+]
 TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="detected")]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
 LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="detected")]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
+    typer.Option(
+        "--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected",
+        callback=checks.one_of("--kind", KINDS), autocompletion=lambda: list(KINDS),
+    ),
+]  # fmt: skip
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
 ]
 SepOption = Annotated[
     str | None,
@@ -72,8 +85,12 @@ DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
 PoolingOption = Annotated[
-    str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
-]
+    str,
+    typer.Option(
+        "--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.",
+        callback=checks.one_of("--pooling", checks.POOLINGS), autocompletion=lambda: list(checks.POOLINGS),
+    ),
+]  # fmt: skip
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]
@@ -96,13 +113,16 @@ BiasCorrectionOption = Annotated[
         help="Adam's bias correction: smaller first steps, more stable on small data.",
     ),
 ]  # fmt: skip
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …", callback=checks.device)]
 
 
 PrecisionOption = Annotated[
     str | None,
-    typer.Option("--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs"),
-]
+    typer.Option(
+        "--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs",
+        callback=checks.one_of("--precision", checks.PRECISIONS),
+    ),
+]  # fmt: skip
 
 
 @contextmanager
@@ -115,6 +135,15 @@ def resumable() -> Iterator[None]:
 
         console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Print no notes if `quiet`."""
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore", IntarsiaWarning)
+        yield
 
 
 def about(task: TaskData) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from intarsia import formatting
+from intarsia.cli import checks, completion
 from intarsia.cli.shared import (
     BankOption,
     BiasCorrectionOption,
     DeviceOption,
+    DropOption,
     EncoderOption,
+    EncodingOption,
     JsonOption,
     KindOption,
     LabelColumn,
@@ -22,22 +25,28 @@ from intarsia.cli.shared import (
     PairColumn,
     PoolingOption,
     PrecisionOption,
+    QuietOption,
+    SepOption,
     TaskArgument,
     TextColumn,
     TrunkDropoutOption,
+    VersionOption,
     about,
     app,
+    existing_bank,
+    hushed,
     open_bank,
     quick_start,
     resumable,
 )
 from intarsia.errors import IntarsiaError
+from intarsia.tasks.examples import Kind
 
 MethodOption = Annotated[
     str | None,
     typer.Option(
         "--method", "-m", show_default="houlsby-64",
-        help="The method and its size; [cyan]intarsia methods[/] lists them.",
+        help="The method and its size; [cyan]intarsia methods[/] lists them.", autocompletion=completion.methods,
     ),
 ]  # fmt: skip
 SetOption = Annotated[
@@ -56,18 +65,13 @@ PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many e
 MetricOption = Annotated[
     str | None,
     typer.Option(
-        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
-        "likelihood.",
-        show_default="by kind",
+        help="What the best epoch is chosen by, such as f1-macro.", show_default="by kind", callback=checks.metric
     ),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
 ServeAnywayOption = Annotated[
     bool,
     typer.Option("--serve-anyway", help="Serve the new version even if it scores worse on the same test part."),
-]
-VersionOption = Annotated[
-    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
 ]
 SweepOption = Annotated[
     bool | None,
@@ -86,9 +90,11 @@ def learn(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A file (.csv .tsv .jsonl .parquet .txt, SQuAD's .json, also .gz .zst), a folder with train/dev/test "
-            "files, or a hub data set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
+            help="A file (.csv .tsv .jsonl .json .xlsx .parquet .txt, also .gz .zst), a folder with train/dev/test "
+            "files, a name of [cyan]intarsia data list[/], or a hub data set as [cyan]owner/name[/] or "
+            "[cyan]owner/name:config[/].",
             show_default=False,
+            autocompletion=completion.data,
         ),
     ],
     bank: BankOption = Path("bank"),
@@ -97,6 +103,9 @@ def learn(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
     method: MethodOption = None,
     option: SetOption = None,
@@ -116,6 +125,7 @@ def learn(
     fresh: FreshOption = False,
     sweep: SweepOption = None,
     serve_anyway: ServeAnywayOption = False,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -127,21 +137,29 @@ def learn(
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
-    from intarsia.tasks import load_data
+    from intarsia.tasks.decoding import FileFormat
+    from intarsia.tasks.named import load_named
 
+    opened = open_bank(bank, encoder, device, precision)
+    opened.check_learning(name)
+    FileFormat.of(sep, encoding)
     chosen = parse(method or "houlsby-64", option or ()) if method or option else None
-    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    with hushed(quiet):
+        task = load_named(
+            data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
+            drop_missing=drop_missing,
+        )  # fmt: skip
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
         "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    opened = open_bank(bank, encoder, device, precision)
-    if not json:
+    quiet = quiet or json
+    if not quiet:
         console.err.print(f"{name}: {about(task)}", markup=False)
     quick_start(opened, encoder, device)
     explain = "--no-sweep" if sweep is None else None
-    with resumable(), learning_progress(name, not json, explain_grid=explain) as events:
+    with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
             progress=False, serve_anyway=serve_anyway,
@@ -159,6 +177,7 @@ def sweep(
             metavar="DATA…",
             help="Files or folders. Each is one task, named after the file or folder.",
             show_default=False,
+            autocompletion=completion.data,
         ),
     ],
     grid: Annotated[
@@ -171,10 +190,16 @@ def sweep(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
     max_length: MaxLengthOption = None,
-    metric: Annotated[str | None, typer.Option(help="The metric of the selection.", show_default="by kind")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The metric of the selection.", show_default="by kind", callback=checks.metric),
+    ] = None,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -189,6 +214,7 @@ def sweep(
     serve_anyway: ServeAnywayOption = False,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train a grid of settings for one or many tasks at once, and keep the best job of each task.
@@ -199,7 +225,7 @@ def sweep(
     """
     from intarsia.cli import console
     from intarsia.display.show import queue_progress
-    from intarsia.tasks import load_data
+    from intarsia.tasks.named import load_named
     from intarsia.train.grid import read_grid
 
     chosen = read_grid(grid)
@@ -211,11 +237,18 @@ def sweep(
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
-    options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
-    tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
     opened = open_bank(bank, encoder, device, precision)
+    for one in names:
+        opened.check_learning(one)
+    options: dict[str, Any] = {
+        "text": text, "pair": pair, "label": label, "kind": kind, "limit": limit, "sep": sep, "encoding": encoding,
+        "drop_missing": drop_missing,
+    }  # fmt: skip
+    quiet = quiet or json
+    with hushed(quiet):
+        tasks = {n: load_named(source, **options) for n, source in zip(names, data, strict=True)}
     quick_start(opened, encoder, device)
-    with resumable(), queue_progress(not json) as watch:
+    with resumable(), hushed(quiet), queue_progress(not quiet) as watch:
         entries = opened.sweep(
             tasks,
             chosen,
@@ -242,11 +275,24 @@ def sweep(
 @app.command(rich_help_panel="Tasks")
 def evaluate(
     name: TaskArgument,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.")],
-    metric: Annotated[str | None, typer.Option(help="The metric.", show_default="the task's")] = None,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A labelled file, or a folder with a test part.",
+            show_default=False,
+            autocompletion=completion.data,
+        ),
+    ],
+    metric: Annotated[
+        str | None, typer.Option(help="The metric.", show_default="the task's", callback=checks.metric)
+    ] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     version: VersionOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
@@ -257,10 +303,17 @@ def evaluate(
     """Score a task on labelled data, with a 95 % bootstrap interval."""
     from intarsia.cli import console
 
-    opened = open_bank(bank, encoder, device, precision)
-    opened.show(name, version)  # a wrong name is refused before the base is loaded
+    opened = existing_bank(bank, encoder, device, precision)
+    header = opened.show(name, version).header
+    if metric is not None:  # what does not fit the task is refused before the base is loaded
+        from intarsia.tasks.metrics import check_metric
+
+        check_metric(metric, cast(Kind, header.kind), header.labels)
     quick_start(opened, encoder, device)
-    result = opened.evaluate(name, data, metric=metric, version=version, text=text, pair=pair, label=label)
+    result = opened.evaluate(
+        name, data, metric=metric, version=version, text=text, pair=pair, label=label, sep=sep, encoding=encoding,
+        drop_missing=drop_missing,
+    )  # fmt: skip
     i = result.interval
     if json:
         console.print_json(
