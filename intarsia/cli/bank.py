@@ -136,6 +136,11 @@ def export(
         f"Check without Intarsia: the logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
         "largest logit."
     )
+    if done.head:
+        console.note(
+            'No class of transformers computes this task\'s head, so pipeline("text-classification") cannot open the '
+            "folder; README.md shows how to use it. For a folder that it opens, learn with --pooling trained-pooler."
+        )
 
 
 @app.command(rich_help_panel="The bank")

@@ -10,6 +10,7 @@ import typer
 from intarsia import formatting
 from intarsia.cli import checks, completion
 from intarsia.cli.shared import (
+    ADVANCED,
     BankOption,
     BiasCorrectionOption,
     DeviceOption,
@@ -77,6 +78,7 @@ SweepOption = Annotated[
     bool | None,
     typer.Option(
         "--sweep/--no-sweep",
+        rich_help_panel=ADVANCED,
         show_default="on a GPU, if it costs little more than one run",
         help="Try the small grid (three sizes, three learning rates) and keep the best by validation score.",
     ),
