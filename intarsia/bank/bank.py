@@ -8,7 +8,6 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +18,23 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, evaluation_metric
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from intarsia.bank.export import Exported
     from intarsia.bank.frames import Probabilities
-    from intarsia.bank.serving import ServedTasks
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
+    from intarsia.serve.ask import Answer, Ask
+    from intarsia.serve.engine import Engine
+    from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
-    from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 
 Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
-TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ class Bank:
         *,
         device: str = "cpu",
         precision: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """`limits` bound the memory, the queue and the passes of the engine that answers requests."""
         self.store = Store(folder)
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._served_tasks: ServedTasks | None = None
+        self.limits = limits
+        self._engine: Engine | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -235,14 +239,33 @@ class Bank:
         prediction. `version` asks another version of the task than the served one.
         """
         from intarsia.bank.frames import requests_of
-        from intarsia.bank.serving import Replaced
-        from intarsia.serve.answering import answer
+        from intarsia.serve.ask import Ask
 
-        requests = requests_of(self.store, task, texts, version)
-        for _ in range(TRIES):
-            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
-                return answer(requests, self._tasks.resolve((name for name, _ in requests), version), self.predictor)
-        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
+        asks = [Ask(name, text, version) for name, text in requests_of(self.store, task, texts, version)]
+        return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
+
+    def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
+        """Return a vector for each text (or pair of texts): [texts, width] in float32.
+
+        It is the pooled last state of the plain base (the mean over the tokens) or of a task's model (pooled as its
+        head reads it). `texts`: as in `predict`.
+        """
+        import numpy as np
+
+        from intarsia.bank.frames import texts_to_embed
+        from intarsia.serve.ask import Ask
+
+        asks = [Ask(task, text, embed=True) for text in texts_to_embed(self.store, texts, task)]
+        vectors = [answer.vector for answer in self._answers(asks)]
+        return np.stack(vectors) if vectors else np.zeros((0, self.encoder.shape.width), np.float32)  # type: ignore[arg-type]
+
+    def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Return the answers of the engine; raise the error of the first ask that has one."""
+        answers = self.engine.answer(asks)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return answers
 
     def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
         """Return the probability of each label for each text: an array [texts, labels], and the labels."""
@@ -262,19 +285,20 @@ class Bank:
         return predict_frame(self, frame, tasks)
 
     @property
-    def predictor(self) -> Predictor:
-        """The predictor of this bank; it keeps recently used tasks resident in slots."""
-        return self._tasks.predictor
-
-    @property
-    def _tasks(self) -> ServedTasks:
+    def engine(self) -> Engine:
+        """The engine that answers for this bank, from any number of threads."""
         with self._lock:
-            if self._served_tasks is None:
-                from intarsia.bank.serving import ServedTasks
-                from intarsia.serve.predictor import Predictor
+            if self._engine is None:
+                import weakref
 
-                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
-            return self._served_tasks
+                from intarsia.bank.serving import VersionMap
+                from intarsia.serve.engine import Engine
+
+                versions = VersionMap(self.store)
+                self._engine = Engine(self.encoder, versions, self.limits)
+                versions.on_replaced = self._engine.retire
+                weakref.finalize(self, self._engine.close, drain=False)
+            return self._engine
 
     def evaluate(
         self, name: str, data: Any, *, metric: Any = None, version: int | None = None, **columns: Any

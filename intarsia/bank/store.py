@@ -80,6 +80,10 @@ class Store:
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts, serve=serve)
 
+    def task_folder(self, name: str) -> Path:
+        """Return the folder of a task's versions."""
+        return self._inlays / name
+
     def entries(self) -> list[Entry]:
         """Return the served version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
         by_task: dict[str, list[IndexRow]] = {}
