@@ -162,6 +162,7 @@ class Bank:
         from intarsia.train.job import Job, Settings
 
         self.store.check_name(name)
+        self.store.check_writable(name)
         method = None if method is None else as_method(method)
         settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
@@ -202,7 +203,7 @@ class Bank:
         fit). With `score_all`, every point is also scored on the test part,
         for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
-        If the call is killed, the same call resumes it.
+        If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
         from intarsia.bank.succession import warn_of_changes
         from intarsia.bank.sweep import run_sweep
@@ -213,6 +214,7 @@ class Bank:
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
             self.store.check_name(name)
+            self.store.check_writable(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         for name, data in loaded.items():
             warn_of_changes(self.store, name, data)

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
-from intarsia.cli.console import table
+from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
 
@@ -95,14 +95,14 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
         if entry.state != "ok":
-            made.append(f"[red]damaged:[/] {entry.reason}")
+            made.append(styled(("damaged:", "red"), f" {entry.reason}"))
     return made
 
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
-    labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
     shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
     recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
@@ -138,7 +138,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
-def learned(entry: Entry) -> str:
+def learned(entry: Entry) -> Text:
     """Return the line that `intarsia learn` prints for a new version."""
     header = entry.header
     test = header.metrics.get("test")
@@ -149,15 +149,16 @@ def learned(entry: Entry) -> str:
         "examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
-    label, advice = _collapsed(header), ""
+    label, advice = _collapsed(header), list[str | tuple[str, str]]()
     if label is not None:
-        advice = (
-            f"\n[yellow]The model predicts {label} for every validation text.[/] "
-            "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
-        )
-    return (
+        advice = [
+            "\n", (f"The model predicts {label} for every validation text.", "yellow"),
+            " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
+        ]  # fmt: skip
+    return styled(
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{start}{advice}"
+        f"{seconds(header.training['seconds'])}{start}",
+        *advice,
     )
 
 
@@ -165,7 +166,7 @@ def _collapsed(header: InlayHeader) -> str | None:
     """Return the label that the best epoch predicts for every validation text, or None."""
     best = int(header.metrics.get("best_epoch") or 0)
     label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
-    return None if label is None else escape(repr(label))
+    return None if label is None else repr(label)
 
 
 def test_score(metrics: dict[str, Any]) -> str:

@@ -123,6 +123,9 @@ def learn(
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
     The same command resumes an interrupted or killed run.
     """  # fmt: skip
+    opened = open_bank(bank, encoder, device, precision)
+    opened.store.check_name(name)
+    opened.store.check_writable(name)  # before data and base are loaded, which may take long
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
@@ -135,7 +138,6 @@ def learn(
         "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
     explain = "--no-sweep" if sweep is None else None
@@ -209,9 +211,12 @@ def sweep(
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
+    opened = open_bank(bank, encoder, device, precision)
+    for each in names:
+        opened.store.check_name(each)
+        opened.store.check_writable(each)
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    opened = open_bank(bank, encoder, device, precision)
     with resumable(), queue_progress(not json) as watch:
         entries = opened.sweep(
             tasks,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from intarsia.errors import IntarsiaError, did_you_mean
+from intarsia.errors import IntarsiaError, check_seed, did_you_mean
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
@@ -79,7 +79,8 @@ class Settings:
         Unless they are given, the maximum length is the default of the task's kind, and the number of epochs is high
         enough for `FEWEST_STEPS` steps.
         """
-        given["max_length"] = given.get("max_length") or default_length(data.kind)
+        if given.get("max_length") is None:
+            given["max_length"] = default_length(data.kind)
         settings = cls.for_method(method, **given)
         if given.get("epochs") is not None:
             return settings
@@ -90,6 +91,7 @@ class Settings:
         for option, kind in _KINDS.items():
             object.__setattr__(self, option, _checked(option, getattr(self, option), kind))
         object.__setattr__(self, "metric", named_metric(self.metric))
+        check_seed(self.seed)
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:
                 raise IntarsiaError(f"{option} must be greater than 0, not {getattr(self, option)}.")
