@@ -8,6 +8,7 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from intarsia.bank.work import unfinished
 from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.metrics import Interval, check_choosing, evaluation_metric
+from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.heads import Pooling
+    from intarsia.tasks.lengths import Proposal
+    from intarsia.tasks.outcome import Outcome
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
@@ -47,12 +50,22 @@ Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's score on labelled examples, with a bootstrap interval."""
+    """A task's score on labelled examples, with its interval and what lies behind it."""
 
     task: str
     metric: str
     interval: Interval
     examples: int
+    version: int
+    outcome: Outcome  # scores for each label, confusions, calibration, mistakes
+
+    def to_dict(self, mistakes: int = 0) -> dict[str, Any]:
+        """Return plain JSON values, with at most this many mistakes."""
+        i = self.interval
+        return {
+            "task": self.task, "version": self.version, "metric": self.metric, "value": i.value, "low": i.low,
+            "high": i.high, "too_few": i.few, "examples": self.examples, **self.outcome.to_dict(mistakes),
+        }  # fmt: skip
 
 
 class Bank:
@@ -146,6 +159,8 @@ class Bank:
         A version that scores worse than the served one on the same test part is kept, and served only with
         `serve_anyway`.
 
+        `max_length="auto"` among the settings chooses a length for the data (`propose_length`).
+
         `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
@@ -155,8 +170,8 @@ class Bank:
         `Progress` of each training step. `events` is called with every `RunnerEvent`: the planned jobs (one, or nine
         for the grid), each step, and each result. The logger `intarsia.train` gets the epochs and results.
         """
+        from intarsia.bank.advice import advise
         from intarsia.bank.learning import learn_alone, split_options, tries_grid
-        from intarsia.bank.succession import warn_of_changes
         from intarsia.bank.watching import watching
         from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
@@ -170,15 +185,19 @@ class Bank:
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        if given.get("max_length") == "auto":
+            given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
+        if not grid:
+            weights = used.class_weights
+            advise(self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=weights)
         with watching(name, progress, watch, events, explain_grid="sweep=False" if sweep is None else None) as watcher:
             if grid:
                 return self.sweep(
                     {name: task}, pooling=pooling, watch=watcher, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
-            warn_of_changes(self.store, name, task)
             job = Job(name, task, used_method, pooling, used)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
@@ -205,9 +224,10 @@ class Bank:
 
         If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
-        from intarsia.bank.succession import warn_of_changes
+        from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
         from intarsia.bank.watching import watching
+        from intarsia.tasks.kind_registry import default_length
         from intarsia.train.grid import read_grid
 
         if not isinstance(tasks, Mapping):
@@ -216,14 +236,25 @@ class Bank:
             self.store.check_name(name)
             self.store.check_writable(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        if settings.get("max_length") == "auto":  # one length for all jobs: the longest
+            settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
         for name, data in loaded.items():
-            warn_of_changes(self.store, name, data)
+            length = settings.get("max_length") or default_length(data.kind)
+            given = {name: settings.get(name) for name in ("metric", "class_weights")}
+            advise(self.store, self.encoder, name, data, length, **given)
         chosen = read_grid(grid) if isinstance(grid, str) else grid
         with watching(", ".join(loaded), progress, None, watch) as watcher:
             return run_sweep(
                 self.store, self.encoder, loaded, chosen, pooling=pooling, together=together, score_all=score_all,
                 serve_anyway=serve_anyway, watch=watcher, **settings,
             )  # fmt: skip
+
+    def propose_length(self, data: TaskData) -> Proposal:
+        """Return a maximum length for a task: from the lengths of its texts, the base's limit and the cost."""
+        from intarsia.tasks.kind_registry import default_length
+        from intarsia.tasks.lengths import propose
+
+        return propose(data, self.encoder, default_length(data.kind))
 
     @overload
     def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
@@ -303,26 +334,37 @@ class Bank:
             return self._engine
 
     def evaluate(
-        self, name: str, data: Any, *, metric: Any = None, version: int | None = None, **columns: Any
+        self,
+        name: str,
+        data: Any,
+        *,
+        metric: Any = None,
+        version: int | None = None,
+        threshold: float | None = None,
+        **columns: Any,
     ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file, list or frame.
 
         `metric` is a name, or a function of the true and the predicted labels.
         """
-        from intarsia.serve.scoring import score
+        from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
+        from intarsia.tasks.outcome import outcome_of
 
-        inlay = self.store.load(name, version)
-        examples = load_examples(
-            data,
-            kind=cast(Kind, inlay.kind),
-            labels=tuple(inlay.labels),
-            learned_from=inlay.data.get("columns"),
-            **columns,
-        )
-        metric = evaluation_metric(metric, inlay.metrics.get("metric"), cast(Kind, inlay.kind), inlay.labels)
-        interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
-        return Evaluation(name, metric, interval, len(examples))
+        entry = self.store.entry(name, version)
+        inlay = self.store.load(name, entry.version)
+        kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
+        metric = evaluation_metric(metric, inlay.metrics.get("metric"), kind, labels)
+        check_metric(metric, kind, labels)
+        known = inlay.data.get("columns")
+        examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
+        learned = inlay.learned
+        if threshold is not None:
+            learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
+        inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
+        interval = learned.task_kind.measure(metric, examples, inputs, rows, RESAMPLES)
+        outcome = outcome_of(learned.task_kind, examples, inputs, rows)
+        return Evaluation(name, metric, interval, len(examples), entry.version, outcome)
 
     def tasks(self) -> list[Entry]:
         """Return the served version of every task; `predict` uses these versions."""

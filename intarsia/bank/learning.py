@@ -25,7 +25,9 @@ from intarsia.train.run import Trained, check_job
 from intarsia.train.runner import JobResult, Runner, RunnerWatch
 from intarsia.train.scheduler import cheap_together
 
-FOR_A_GRID = ("max_length", "metric", "seed", "trunk_dropout", "bias_correction")  # settings that no grid searches
+FOR_A_GRID = (  # settings that no grid searches
+    "max_length", "metric", "seed", "trunk_dropout", "bias_correction", "class_weights", "calibrate", "threshold",
+)  # fmt: skip
 
 NOTHING_STORED = "Nothing was stored; the same command resumes the training."
 
