@@ -41,8 +41,35 @@ class Refused(BankError):
     """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
 
 
+class StorageError(BankError, OSError):
+    """The operating system refused to read or write a file; `errno` is its code. `intarsia.files` raises it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Replaced(BankError):
+    """Another process removed or replaced a version before this one could read it: resolve the task again."""
+
+
+class Overloaded(Refused):
+    """More work waits than the limits allow. Nothing of this call was begun; try again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(IntarsiaError):
+    """The time that the caller allowed for a call has passed."""
+
+
 class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
+
+
+class ServiceError(IntarsiaError):
+    """A service cannot be reached, refuses a key, or fails."""
 
 
 class IntarsiaWarning(UserWarning):
@@ -59,6 +86,15 @@ def did_you_mean(name: Any, known: Collection[str]) -> str:
     """A sentence with the known names that look like `name`, with a space before it; empty if none does."""
     close = get_close_matches(str(name), list(known), n=2)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+MOST_SEED = 2**63 - 1  # what PyTorch's generators take
+
+
+def check_seed(seed: int, most: int = MOST_SEED) -> None:
+    """Raise unless every random generator takes this seed."""
+    if not 0 <= seed <= most:
+        raise IntarsiaError(f"seed must be at least 0 and at most {most} (2^{most.bit_length()} - 1), not {seed}.")
 
 
 def check_extra(extra: str, *modules: str) -> None:

@@ -9,32 +9,37 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from intarsia import files
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import discard, unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.metrics import Interval, check_choosing, evaluation_metric
+from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from intarsia.bank.export import Exported
     from intarsia.bank.frames import Probabilities
-    from intarsia.bank.serving import ServedTasks
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
+    from intarsia.serve.ask import Answer, Ask
+    from intarsia.serve.engine import Engine
+    from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
-    from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
+    from intarsia.tasks.lengths import Proposal
+    from intarsia.tasks.outcome import Outcome
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
@@ -42,17 +47,26 @@ if TYPE_CHECKING:
 
 
 Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
-TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's score on labelled examples, with a bootstrap interval."""
+    """A task's score on labelled examples, with its interval and what lies behind it."""
 
     task: str
     metric: str
     interval: Interval
     examples: int
+    version: int
+    outcome: Outcome  # scores for each label, confusions, calibration, mistakes
+
+    def to_dict(self, mistakes: int = 0) -> dict[str, Any]:
+        """Return plain JSON values, with at most this many mistakes."""
+        i = self.interval
+        return {
+            "task": self.task, "version": self.version, "metric": self.metric, "value": i.value, "low": i.low,
+            "high": i.high, "too_few": i.few, "examples": self.examples, **self.outcome.to_dict(mistakes),
+        }  # fmt: skip
 
 
 class Bank:
@@ -65,12 +79,15 @@ class Bank:
         *,
         device: str = "cpu",
         precision: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """`limits` bound the memory, the queue and the passes of the engine that answers requests."""
         self.store = Store(folder)
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._served_tasks: ServedTasks | None = None
+        self.limits = limits
+        self._engine: Engine | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -143,6 +160,8 @@ class Bank:
         A version that scores worse than the served one on the same test part is kept, and served only with
         `serve_anyway`.
 
+        `max_length="auto"` among the settings chooses a length for the data (`propose_length`).
+
         `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
@@ -152,8 +171,8 @@ class Bank:
         `Progress` of each training step. `events` is called with every `RunnerEvent`: the planned jobs (one, or nine
         for the grid), each step, and each result. The logger `intarsia.train` gets the epochs and results.
         """
+        from intarsia.bank.advice import advise
         from intarsia.bank.learning import learn_alone, split_options, tries_grid
-        from intarsia.bank.succession import warn_of_changes
         from intarsia.bank.watching import watching
         from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
@@ -166,15 +185,19 @@ class Bank:
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        if given.get("max_length") == "auto":
+            given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
+        if not grid:
+            weights = used.class_weights
+            advise(self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=weights)
         with watching(name, progress, watch, events, explain_grid="sweep=False" if sweep is None else None) as watcher:
             if grid:
                 return self.sweep(
                     {name: task}, pooling=pooling, watch=watcher, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
-            warn_of_changes(self.store, name, task)
             job = Job(name, task, used_method, pooling, used)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
@@ -199,11 +222,12 @@ class Bank:
         fit). With `score_all`, every point is also scored on the test part,
         for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
-        If the call is killed, the same call resumes it.
+        If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
-        from intarsia.bank.succession import warn_of_changes
+        from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
         from intarsia.bank.watching import watching
+        from intarsia.tasks.kind_registry import default_length
         from intarsia.train.grid import read_grid
 
         if not isinstance(tasks, Mapping):
@@ -211,14 +235,25 @@ class Bank:
         for name in tasks:
             self.check_learning(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        if settings.get("max_length") == "auto":  # one length for all jobs: the longest
+            settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
         for name, data in loaded.items():
-            warn_of_changes(self.store, name, data)
+            length = settings.get("max_length") or default_length(data.kind)
+            given = {name: settings.get(name) for name in ("metric", "class_weights")}
+            advise(self.store, self.encoder, name, data, length, **given)
         chosen = read_grid(grid) if isinstance(grid, str) else grid
         with watching(", ".join(loaded), progress, None, watch) as watcher:
             return run_sweep(
                 self.store, self.encoder, loaded, chosen, pooling=pooling, together=together, score_all=score_all,
                 serve_anyway=serve_anyway, watch=watcher, **settings,
             )  # fmt: skip
+
+    def propose_length(self, data: TaskData) -> Proposal:
+        """Return a maximum length for a task: from the lengths of its texts, the base's limit and the cost."""
+        from intarsia.tasks.kind_registry import default_length
+        from intarsia.tasks.lengths import propose
+
+        return propose(data, self.encoder, default_length(data.kind))
 
     @overload
     def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
@@ -236,14 +271,33 @@ class Bank:
         prediction. `version` asks another version of the task than the served one.
         """
         from intarsia.bank.frames import requests_of
-        from intarsia.bank.serving import Replaced
-        from intarsia.serve.answering import answer
+        from intarsia.serve.ask import Ask
 
-        requests = requests_of(self.store, task, texts, version)
-        for _ in range(TRIES):
-            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
-                return answer(requests, self._tasks.resolve((name for name, _ in requests), version), self.predictor)
-        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
+        asks = [Ask(name, text, version) for name, text in requests_of(self.store, task, texts, version)]
+        return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
+
+    def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
+        """Return a vector for each text (or pair of texts): [texts, width] in float32.
+
+        It is the pooled last state of the plain base (the mean over the tokens) or of a task's model (pooled as its
+        head reads it). `texts`: as in `predict`.
+        """
+        import numpy as np
+
+        from intarsia.bank.frames import texts_to_embed
+        from intarsia.serve.ask import Ask
+
+        asks = [Ask(task, text, embed=True) for text in texts_to_embed(self.store, texts, task)]
+        vectors = [answer.vector for answer in self._answers(asks)]
+        return np.stack(vectors) if vectors else np.zeros((0, self.encoder.shape.width), np.float32)  # type: ignore[arg-type]
+
+    def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Return the answers of the engine; raise the error of the first ask that has one."""
+        answers = self.engine.answer(asks)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return answers
 
     def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
         """Return the probability of each label for each text: an array [texts, labels], and the labels."""
@@ -263,41 +317,53 @@ class Bank:
         return predict_frame(self, frame, tasks)
 
     @property
-    def predictor(self) -> Predictor:
-        """The predictor of this bank; it keeps recently used tasks resident in slots."""
-        return self._tasks.predictor
-
-    @property
-    def _tasks(self) -> ServedTasks:
+    def engine(self) -> Engine:
+        """The engine that answers for this bank, from any number of threads."""
         with self._lock:
-            if self._served_tasks is None:
-                from intarsia.bank.serving import ServedTasks
-                from intarsia.serve.predictor import Predictor
+            if self._engine is None:
+                import weakref
 
-                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
-            return self._served_tasks
+                from intarsia.bank.serving import VersionMap
+                from intarsia.serve.engine import Engine
+
+                versions = VersionMap(self.store)
+                self._engine = Engine(self.encoder, versions, self.limits)
+                versions.on_replaced = self._engine.retire
+                weakref.finalize(self, self._engine.close, drain=False)
+            return self._engine
 
     def evaluate(
-        self, name: str, data: Any, *, metric: Any = None, version: int | None = None, **columns: Any
+        self,
+        name: str,
+        data: Any,
+        *,
+        metric: Any = None,
+        version: int | None = None,
+        threshold: float | None = None,
+        **columns: Any,
     ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file, list or frame.
 
         `metric` is a name, or a function of the true and the predicted labels.
         """
-        from intarsia.serve.scoring import score
+        from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
+        from intarsia.tasks.outcome import outcome_of
 
-        inlay = self.store.load(name, version)
-        examples = load_examples(
-            data,
-            kind=cast(Kind, inlay.kind),
-            labels=tuple(inlay.labels),
-            learned_from=inlay.data.get("columns"),
-            **columns,
-        )
-        metric = evaluation_metric(metric, inlay.metrics.get("metric"), cast(Kind, inlay.kind), inlay.labels)
-        interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
-        return Evaluation(name, metric, interval, len(examples))
+        entry = self.store.entry(name, version)
+        inlay = self.store.load(name, entry.version)
+        kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
+        metric = evaluation_metric(metric, inlay.metrics.get("metric"), kind, labels)
+        check_metric(metric, kind, labels)
+        known = inlay.data.get("columns")
+        examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
+        learned = inlay.learned
+        if threshold is not None:
+            learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
+        inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
+        interval = learned.task_kind.measure(metric, examples, inputs, rows, RESAMPLES)
+        outcome = outcome_of(learned.task_kind, examples, inputs, rows)
+        return Evaluation(name, metric, interval, len(examples), entry.version, outcome)
 
     def tasks(self) -> list[Entry]:
         """Return the served version of every task; `predict` uses these versions."""
@@ -357,7 +423,7 @@ class Bank:
     def check_learning(self, name: str) -> None:
         """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
         self.store.check_name(name)
-        files.check_writable(self.store.folder)
+        self.store.check_writable(name)
 
     def discard(self, name: str) -> list[Unfinished]:
         """Delete the checkpoints of a task's unfinished training runs, and return what was deleted."""

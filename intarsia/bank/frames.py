@@ -51,18 +51,7 @@ class Probabilities(NamedTuple):
 def requests_of(store: Store, task: Any, texts: Any, version: int | None = None) -> list[tuple[str, Text]]:
     """The requests of a `predict` call: of one task, or (task, text) requests of many tasks."""
     if isinstance(task, str):
-        try:
-            found = texts if _is_plain(texts) else _texts_of_task(store.entry(task, version), texts)
-        except DataError as error:
-            raise DataError(f"predict({task!r}, …): {error}") from None
-        missing = [number for number, text in enumerate(found, 1) if text is None]
-        if missing:
-            more = f" ({len(missing):,} of {len(found):,} are)" if len(missing) > 1 else ""
-            raise DataError(
-                f"predict({task!r}, …): text {missing[0]:,} is missing{more}. Drop it, for example with .dropna() in "
-                "pandas; predict_frame gives such rows an empty answer."
-            )
-        return [(task, text) for text in found]
+        return [(task, text) for text in _texts(f"predict({task!r}, …)", store, task, texts, version)]
     if texts is not None or isinstance(task, bytes) or not isinstance(task, Iterable):
         raise IntarsiaError(
             f"predict expects the name of a task and its texts, or a list of (task, text); found {_short(task)}."
@@ -74,14 +63,29 @@ def requests_of(store: Store, task: Any, texts: Any, version: int | None = None)
     return [(request[0], request[1]) for request in requests]
 
 
-def _is_plain(texts: Any) -> bool:
-    """Whether `texts` is a list of texts or pairs already, as in most calls: then no description has to be read."""
-    return isinstance(texts, list) and all(isinstance(text, str | tuple) for text in texts)
+def texts_to_embed(store: Store, texts: Any, task: str | None) -> list[Any]:
+    """The texts of an `embed` call."""
+    return _texts("embed", store, task, texts, None)
 
 
-def _texts_of_task(entry: Entry, texts: Any) -> list[Any]:
-    header = entry.header
-    return texts_of(texts, cast(Kind, header.kind), header.data.get("columns"))
+def _texts(call: str, store: Store, task: str | None, texts: Any, version: int | None) -> list[Any]:
+    """The texts for a task (None: for the plain base); raises if one is missing."""
+    if isinstance(texts, list) and all(isinstance(text, str | tuple) for text in texts):
+        return texts  # as in most calls: no description has to be read
+    header = None if task is None else store.entry(task, version).header
+    kind = cast(Kind, header.kind if header else "label")
+    try:
+        found = texts_of(texts, kind, header.data.get("columns") if header else None)
+    except DataError as error:
+        raise DataError(f"{call}: {error}") from None
+    missing = [number for number, text in enumerate(found, 1) if text is None]
+    if missing:
+        more = f" ({len(missing):,} of {len(found):,} are)" if len(missing) > 1 else ""
+        raise DataError(
+            f"{call}: text {missing[0]:,} is missing{more}. Drop it, for example with .dropna() in pandas; "
+            "predict_frame gives such rows an empty answer."
+        )
+    return found
 
 
 def predict_proba(bank: Bank, task: str, texts: Any, version: int | None = None) -> Probabilities:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia import files
 from intarsia.errors import IntarsiaError, check_extra
+from intarsia.formatting import json_text, printable
 from intarsia.tasks.examples import Question
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Writer:
         elif self.output is not None:
             files.replace(self.output, [self._content().encode()])
         elif self.kept or self.format in ("json", "squad"):
-            sys.stdout.write(self._content())
+            _put(self._content())
         if quiet:
             return
         if self.empty:
@@ -115,7 +116,7 @@ class Writer:
 
     def _content(self) -> str:
         if self.format == "squad":
-            return json.dumps(self.squad, ensure_ascii=False) + "\n"
+            return json_text(self.squad) + "\n"
         if self.format == "json":
             return "[\n" + ",\n".join(_json(row) for row in self.kept) + "\n]\n"
         if self.format == "jsonl":
@@ -124,16 +125,16 @@ class Writer:
 
     def _print(self, made: list[dict[str, Any]]) -> None:
         if self.format == "jsonl":
-            sys.stdout.write("".join(_json(row) + "\n" for row in made))
+            _put("".join(_json(row) + "\n" for row in made))
         elif self.columns is None:
             self.kept += made
             if self.empty == self.count:
                 return  # the columns are known with the first answer
             self.columns = list(dict.fromkeys(name for row in self.kept for name in row))
-            sys.stdout.write(_separated(self.kept, self.columns, self.format))
+            _put(_separated(self.kept, self.columns, self.format))
             self.kept = []
         else:
-            sys.stdout.write(_separated(made, self.columns, self.format, header=False))
+            _put(_separated(made, self.columns, self.format, header=False))
         sys.stdout.flush()
 
     def _record(self, row: Row, prediction: Prediction | None) -> dict[str, Any]:
@@ -180,11 +181,16 @@ class Writer:
 TEXTS = ("text", "tokens", "tags")  # columns that a table with a line for each word does not repeat
 
 
+def _put(text: str) -> None:
+    """Write to standard output; a terminal gets no characters that it would obey."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:  # a column with NaN, which JSON does not have
-        return json.dumps({k: None if v != v else v for k, v in value.items()}, ensure_ascii=False, default=str)
+        return json_text(value)
+    except (TypeError, ValueError):  # a column of a file with dates or bytes
+        return json_text(json.loads(json.dumps(value, default=str)))
 
 
 def _cell(value: Any) -> Any:

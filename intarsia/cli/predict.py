@@ -19,6 +19,7 @@ from intarsia.cli.shared import (
     SepOption,
     TaskArgument,
     TextColumn,
+    ThresholdOption,
     VersionOption,
     app,
     existing_bank,
@@ -64,6 +65,7 @@ def predict(
         str | None, typer.Option(help="The context of the questions, for a span task.", show_default=False)
     ] = None,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     quiet: QuietOption = False,
     no_service: Annotated[
         bool, typer.Option("--no-service", help="Load the base here, even if a service runs over the bank.")
@@ -112,15 +114,28 @@ def predict(
     for rows in parts:
         given = [row.text for row in rows if row.text is not None]
         if given and ask is None:
-            ask = _answering(opened, name, version, encoder, device, alone=no_service or precision is not None)
-        found = iter(ask(given) if ask is not None and given else ())
+            alone = no_service or any(option is not None for option in (version, encoder, precision)) or device != "cpu"
+            ask = _service(bank, name) if not alone else None
+            ask = ask or _base_here(opened, name, version, encoder, device)
+        answered = ask(given) if ask is not None and given else []
+        if threshold is not None:
+            answered = [prediction.at_threshold(threshold) for prediction in answered]
+        found = iter(answered)
         writer.take(rows, [None if row.text is None else next(found) for row in rows])
     writer.end(quiet=quiet)
 
 
-def _answering(
-    bank: Bank, name: str, version: int | None, encoder: str | None, device: str, *, alone: bool
+def _service(bank: Path, name: str) -> Callable[[list[Any]], Sequence[Prediction]] | None:
+    """Return the function that asks the service over a bank; None if none runs. It needs no PyTorch."""
+    from intarsia.client import Client
+
+    client = Client.for_bank(bank)
+    return None if client is None else lambda texts: client.predict(name, texts)
+
+
+def _base_here(
+    bank: Bank, name: str, version: int | None, encoder: str | None, device: str
 ) -> Callable[[list[Any]], Sequence[Prediction]]:
-    """Return the function that answers texts: the bank, with its base loaded here."""
+    """Return the function that answers with the base loaded in this process."""
     quick_start(bank, encoder, device)
     return lambda texts: bank.predict(name, texts, version=version)

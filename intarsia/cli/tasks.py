@@ -7,12 +7,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from intarsia import formatting
 from intarsia.cli import checks, completion
 from intarsia.cli.shared import (
     ADVANCED,
     BankOption,
     BiasCorrectionOption,
+    CalibrateOption,
+    ClassWeightsOption,
     DeviceOption,
     DropOption,
     EncoderOption,
@@ -20,8 +21,8 @@ from intarsia.cli.shared import (
     JsonOption,
     KindOption,
     LabelColumn,
+    LearnLengthOption,
     LimitOption,
-    MaxLengthOption,
     OldTrunkDropoutOption,
     PairColumn,
     PoolingOption,
@@ -30,6 +31,7 @@ from intarsia.cli.shared import (
     SepOption,
     TaskArgument,
     TextColumn,
+    ThresholdOption,
     TrunkDropoutOption,
     VersionOption,
     about,
@@ -38,6 +40,8 @@ from intarsia.cli.shared import (
     hushed,
     open_bank,
     quick_start,
+    read_class_weights,
+    read_length,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -115,9 +119,12 @@ def learn(
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     patience: PatienceOption = None,
     metric: MetricOption = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -136,6 +143,9 @@ def learn(
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
     The same command resumes an interrupted or killed run.
     """  # fmt: skip
+    opened = open_bank(bank, encoder, device, precision)
+    opened.store.check_name(name)
+    opened.store.check_writable(name)  # before data and base are loaded, which may take long
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
@@ -153,13 +163,20 @@ def learn(
         )  # fmt: skip
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
-        "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "class_weights": read_class_weights(class_weights), "threshold": threshold,
+        "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
     quiet = quiet or json
     if not quiet:
         console.err.print(f"{name}: {about(task)}", markup=False)
     quick_start(opened, encoder, device)
+    if settings["max_length"] == "auto":
+        chosen_length = opened.propose_length(task)
+        settings["max_length"] = chosen_length.tokens
+        if not quiet:
+            console.err.print(f"{name}: max length {chosen_length}", markup=False)
     explain = "--no-sweep" if sweep is None else None
     with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
@@ -197,11 +214,14 @@ def sweep(
     drop_missing: DropOption = False,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     metric: Annotated[
         str | None,
         typer.Option(help="The metric of the selection.", show_default="by kind", callback=checks.metric),
     ] = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -260,8 +280,11 @@ def sweep(
             serve_anyway=serve_anyway,
             watch=watch,
             progress=False,
-            max_length=max_length,
+            max_length=read_length(max_length),
             metric=metric,
+            class_weights=read_class_weights(class_weights),
+            threshold=threshold,
+            calibrate=None if calibrate else False,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
@@ -296,14 +319,24 @@ def evaluate(
     encoding: EncodingOption = None,
     drop_missing: DropOption = False,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
+    mistakes: Annotated[int, typer.Option("--mistakes", help="Show this many of the worst mistakes.")] = 0,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Score a task on labelled data, with a 95 % bootstrap interval."""
+    """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
+
+    `--mistakes 20` adds the worst mistakes with their texts, and `--figures` writes images. `--json` has all of it.
+    """
     from intarsia.cli import console
+    from intarsia.cli.evaluation import evaluation_parts
 
     opened = existing_bank(bank, encoder, device, precision)
     header = opened.show(name, version).header
@@ -312,16 +345,13 @@ def evaluate(
 
         check_metric(metric, cast(Kind, header.kind), header.labels)
     quick_start(opened, encoder, device)
-    result = opened.evaluate(
-        name, data, metric=metric, version=version, text=text, pair=pair, label=label, sep=sep, encoding=encoding,
-        drop_missing=drop_missing,
+    found = opened.evaluate(
+        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label, sep=sep,
+        encoding=encoding, drop_missing=drop_missing,
     )  # fmt: skip
-    i = result.interval
-    if json:
-        console.print_json(
-            {"task": name, "metric": result.metric, "value": i.value, "low": i.low, "high": i.high,
-             "examples": result.examples}
-        )  # fmt: skip
-    else:
-        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else formatting.score(x, i.value) for x in i)
-        console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")
+    if figures is not None:
+        from intarsia.lab.task_figures import write_figures
+
+        written = write_figures(found.outcome, figures)
+        console.err.print(f"Wrote {', '.join(str(path) for path in written) or 'no figure'}", markup=False)
+    console.print_json(found.to_dict(mistakes)) if json else console.print_parts(evaluation_parts(found, mistakes))

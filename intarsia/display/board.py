@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from intarsia.display.terminal import tell
 from intarsia.display.time_left import TimeLeft
 from intarsia.formatting import score
 from intarsia.methods import full_name, to_dict
@@ -47,13 +47,12 @@ class Board:
         if (progress := event.progress) is not None and progress.reading is not None:
             read = progress.job.name, int(10 * progress.reading)
             if read != self.read:
-                print(self.reading, file=sys.stderr, flush=True)
+                tell(self.reading)
             self.read = read
         if event.result is not None and event.job is not None:
             task = event.job.name
             place = f"{task} {len(self.ended[task])}/{self.jobs[task]}"
-            line = f"{place}: {described(event.job)}: {dev_score(event.result)} · {self.left}"
-            print(line, file=sys.stderr, flush=True)
+            tell(f"{place}: {described(event.job)}: {dev_score(event.result)} · {self.left}")
 
     def table(self) -> Table:
         """Return the table of all tasks."""

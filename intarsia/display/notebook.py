@@ -38,10 +38,10 @@ class Cell:
         """Show a table."""
         import io
 
-        from rich.console import Console
+        from intarsia.display.terminal import PlainConsole
 
         drawn = io.StringIO()
-        Console(file=drawn, width=WIDTH, force_jupyter=False, force_terminal=False).print(table)
+        PlainConsole(file=drawn, width=WIDTH, force_jupyter=False, force_terminal=False).print(table)
         self._show(f"<pre>{escape(drawn.getvalue())}</pre>", drawn.getvalue(), now)
 
     def _show(self, html: str, text: str, now: bool) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from intarsia.display.notebook import Cell, in_notebook
+from intarsia.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,10 +56,11 @@ def learning_progress(
                 print(f"{p.job.name}: going on from epoch {min(epoch, p.epochs)} of {p.epochs}", file=sys.stderr)
             if event.planned is not None and len(event.planned) > 1:
                 if explain_grid:
-                    print(
+                    from intarsia.display.terminal import tell
+
+                    tell(
                         f"Training {len(event.planned)} settings at once, which costs little more than one run "
-                        f"({explain_grid} trains one run).",
-                        file=sys.stderr,
+                        f"({explain_grid} trains one run)."
                     )
                 watch = shown.enter_context(queue_progress(progress))
             elif event.planned is not None:
@@ -120,10 +122,14 @@ def _bar(name: str, place: Place) -> Iterator[RunnerWatch]:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:3.0f}%")
-        with Bar(*columns, TextColumn("{task.fields[info]}"), console=_stderr()) as bar:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f}%"),
+        )
+        with Bar(*columns, TextColumn("{task.fields[info]}", markup=False), console=_stderr()) as bar:
             task = bar.add_task(name, total=None, info="reading")
-            yield _steps(lambda p: bar.update(task, completed=_share(p), total=1.0, info=str(p)))
+            yield _steps(lambda p: bar.update(task, completed=_share(p), total=1.0, info=printable(str(p))))
 
 
 def _steps(watch: Watch) -> RunnerWatch:
@@ -144,7 +150,9 @@ def _lines(name: str) -> Watch:
         done = 100 * p.step // p.steps if p.reading is None else int(100 * p.reading)
         if (p.reading is not None, done // 10) != printed:
             printed = (p.reading is not None, done // 10)
-            print(f"{name}: {done:3d}% · {p}", file=sys.stderr, flush=True)
+            from intarsia.display.terminal import tell
+
+            tell(f"{name}: {done:3d}% · {p}")
 
     return watch
 
@@ -154,6 +162,6 @@ def _share(p: Progress) -> float:
 
 
 def _stderr() -> Console:
-    from rich.console import Console
+    from intarsia.display.terminal import PlainConsole
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return PlainConsole(stderr=True, soft_wrap=True)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intarsia.encoder import rowwise
+
 _ROWS = 512  # oneDNN chooses the layout for this number of rows; it works for other numbers too
 
 # oneDNN and PyTorch each cache prepared products for 1,024 numbers of rows. Batch sizes vary, and few repeat. With 256
@@ -72,12 +74,15 @@ class FrozenLinear(nn.Module):
             return self.projections.product(self, x)
         plain = not self.is_original
         if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not available():
-            return F.linear(x, weight, self.bias)
+            return rowwise.linear(x, weight, self.bias)
         if x.requires_grad and torch.is_grad_enabled():
             return _Product.apply(x, self)
         return self.product(x)
 
     def product(self, x: Tensor) -> Tensor:
+        if x.numel() == x.shape[-1]:  # a single row takes another kernel
+            x = torch.cat([x, x], -2)
+            return self.product(x)[..., :1, :]
         return torch.ops.mkldnn._linear_pointwise(x, self._layout(back=False), self.bias, "none", [], "")
 
     def product_back(self, grad: Tensor) -> Tensor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, IntarsiaWarning, check_seed
 from intarsia.tasks.columns import (
     OWN_NAMES,
     Columns,
@@ -23,6 +25,7 @@ from intarsia.tasks.decoding import FileFormat
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, looks_missing, one_name, plain, to_label
+from intarsia.tasks.notes import notes_on
 from intarsia.tasks.sources import Source, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
 from intarsia.tasks.tables import Gathered, RawTable
@@ -53,6 +56,7 @@ def load_data(
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
+    check_seed(seed)
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
     gathered = gather(source, FileFormat.of(sep, encoding))
@@ -71,12 +75,15 @@ def load_data(
         _check_sizes(tables, main)
     found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label or "")
 
+    notes: list[str] = []
     given = {name: _examples(table, columns, found_kind) for name, table in tables.items()}
     labels = tuple(sorted({name for example in given[main] for name in _names(example)}))
     if columns.label is not None:
         _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
         for name, examples in given.items():
             _check_labels_known(tables[name], columns.label, examples, labels)
+        for note in (notes := notes_on(tables, given, found_kind, columns.label)):
+            warnings.warn(note, IntarsiaWarning, stacklevel=2)
 
     parts, how = _arrange(given, hidden, seed, found_kind)
     if not all(parts.values()):
@@ -100,6 +107,7 @@ def load_data(
         "seed": seed,
         "limit": limit,
         **({"dropped": dropped} if drop_missing else {}),
+        **({"notes": notes} if notes else {}),
     }
     return TaskData(found_kind, labels, **parts, source=provenance)
 
@@ -231,7 +239,7 @@ def _without_missing(tables: dict[str, RawTable], columns: Columns) -> tuple[dic
     for name, table in tables.items():
         whole = [
             not any(is_missing(row.get(column)) for column in columns.texts)
-            and (columns.label is None or not looks_missing(row.get(columns.label)))
+            and (columns.label is None or not _lacks_label(plain(row.get(columns.label))))
             for row in table.rows
         ]
         kept[name] = replace(
@@ -240,6 +248,10 @@ def _without_missing(tables: dict[str, RawTable], columns: Columns) -> tuple[dic
             rows=list(compress(table.rows, whole)),
         )
     return kept, sum(len(table.rows) for table in tables.values()) - sum(len(table.rows) for table in kept.values())
+
+
+def _lacks_label(value: Any) -> bool:
+    return is_missing(value) or looks_missing(value)
 
 
 def _with_stored_labels(example: Example, labels: tuple[str, ...]) -> Example:

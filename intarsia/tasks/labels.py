@@ -11,9 +11,9 @@ from intarsia.errors import DataError
 from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import RawTable
 
-MISSING = ("nan", "na", "n/a", "null", "none", "<na>")  # what programs write for a missing value
 WHOLE = re.compile(r"-?[0-9]{1,15}\.0+")  # a whole number that was stored as a fraction
 SEPARATOR = "|"  # between the labels of one field in a text file
+MISSING_WORDS = ("nan", "na", "n/a", "<na>", "#n/a", "null", "none")  # in lower case
 
 
 def plain(value: Any) -> Any:
@@ -27,9 +27,8 @@ def is_missing(value: Any) -> bool:
 
 
 def looks_missing(value: Any) -> bool:
-    """Whether a label is missing, or is a word for a missing value."""
-    value = plain(value)
-    return is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING)
+    """Whether a label is a word by which programs write a missing value."""
+    return isinstance(value, str) and value.strip().casefold() in MISSING_WORDS
 
 
 def as_number(value: Any) -> float | None:
