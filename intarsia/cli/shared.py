@@ -84,6 +84,14 @@ EncodingOption = Annotated[
 DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows without a text or a label.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
+MaxBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        callback=lambda limit: _limit_content(limit),
+        help="Refuse data files with more content than this, after decompression.",
+    ),
+]  # fmt: skip
 PoolingOption = Annotated[
     str,
     typer.Option(
@@ -151,6 +159,13 @@ PrecisionOption = Annotated[
         callback=checks.one_of("--precision", checks.PRECISIONS),
     ),
 ]  # fmt: skip
+
+
+def _limit_content(limit: int | None) -> int | None:
+    from intarsia.tasks.content import set_content_limit
+
+    set_content_limit(limit)
+    return limit
 
 
 @contextmanager

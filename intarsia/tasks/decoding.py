@@ -1,4 +1,4 @@
-"""From the bytes of a text file to its lines: compression, encoding, and what is wrong with either.
+"""From the bytes of a text file to its lines: the encoding, and what is wrong with it.
 
 Without `encoding`, a text is UTF-8, or UTF-16 if the file begins as UTF-16 does. A line that is no UTF-8 in a file
 without any other UTF-8 beyond ASCII is read as Windows-1252, which includes the printable characters of Latin-1; a
@@ -8,11 +8,9 @@ warning says so.
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import re
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from intarsia.errors import DataError, IntarsiaWarning
+from intarsia.tasks.content import READ_ERRORS, Budget, damaged, open_content, raw_lines
 
-COMPRESSIONS = ("", ".gz", ".zst")
 SEPARATORS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}  # by name
 WESTERN = "cp1252"
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that no text has
@@ -53,39 +51,16 @@ class FileFormat:
         return cls(found, encoding)
 
 
-def opened(path: Path) -> BinaryIO:
-    """The file's bytes, decompressed."""
-    ending = path.suffix.lower()
-    if ending == ".gz":
-        return cast(BinaryIO, gzip.open(path))
-    if ending == ".zst":
-        import pyarrow as pa
-
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return path.open("rb")
-
-
-def damaged(path: Path, error: Exception, lines: int = 0) -> DataError:
-    """The error for a file that cannot be read, after `lines` lines."""
-    if isinstance(error, PermissionError):
-        return DataError(f"{path} cannot be read: permission denied. Change its permissions.")
-    place = f" after line {lines}" if lines else ""
-    return DataError(f"{path} is damaged or truncated{place} ({error}). Download or compress the file again.")
-
-
-def lines_of(path: Path, encoding: str | None = None) -> Iterator[str]:
+def lines_of(path: Path, budget: Budget | None = None, encoding: str | None = None) -> Iterator[str]:
     """Yield decoded lines with their line ends. Only newlines end a line: U+2028 in a text does not break a row."""
     number = 0
     try:
-        with closing(opened(path)) as stream:
-            buffered = (
-                stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
-            )
-            found = encoding or _utf16(buffered.peek(4)[:4])
-            lines = _utf8_lines(path, buffered) if found is None else _given_lines(path, buffered, found)
+        with closing(open_content(path, budget)) as stream:
+            found = encoding or _utf16(cast(io.BufferedReader, stream).peek(4)[:4])
+            lines = _utf8_lines(path, stream) if found is None else _given_lines(path, stream, found)
             for number, line in enumerate(lines, 1):  # noqa: B007
                 yield line
-    except (OSError, EOFError, zlib.error) as error:
+    except READ_ERRORS as error:
         raise damaged(path, error, number) from error
 
 
@@ -98,7 +73,7 @@ def _utf16(head: bytes) -> str | None:
     return "utf-16-be" if len(head) == 4 and not head[0] and not head[2] and head[1] and head[3] else None
 
 
-def _given_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterator[str]:
+def _given_lines(path: Path, stream: BinaryIO, encoding: str) -> Iterator[str]:
     """Yield lines in an encoding other than the default."""
     if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
         encoding = "utf-8-sig"
@@ -113,10 +88,10 @@ def _given_lines(path: Path, stream: io.BufferedReader, encoding: str) -> Iterat
             ) from error
 
 
-def _utf8_lines(path: Path, stream: io.BufferedReader) -> Iterator[str]:
+def _utf8_lines(path: Path, stream: BinaryIO) -> Iterator[str]:
     """Yield lines of UTF-8 or, if that does not fit a file of otherwise plain ASCII, of Windows-1252."""
     beyond_ascii = western = 0  # the first line with UTF-8 beyond ASCII; the first that is no UTF-8
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(raw_lines(path, stream), 1):
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             beyond_ascii = beyond_ascii or (0 if raw.isascii() else number)

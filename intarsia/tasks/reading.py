@@ -12,16 +12,19 @@ import csv
 import itertools
 import json
 import re
-import zlib
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
-from intarsia.tasks.decoding import COMPRESSIONS, FileFormat, damaged, lines_of, opened
+from intarsia.formatting import listed
+from intarsia.tasks.content import ROW_BYTES, Budget
+from intarsia.tasks.decoding import FileFormat, lines_of
+from intarsia.tasks.parquet import parquet_rows
 
+COMPRESSIONS = ("", ".gz", ".zst")
 FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "xlsx", "txt")
 KNOWN_ENDINGS = "." + ", .".join(FORMATS) + " (each also with .gz or .zst)"
 
@@ -36,7 +39,7 @@ def read_rows(path: str | Path, form: FileFormat | None = None) -> Iterator[Numb
 
     A bad path raises at once. Bad content raises when the iterator reaches it.
     """
-    path, form = Path(path).expanduser(), form or FileFormat()
+    path, form = local_path(path), form or FileFormat()
     name = data_format(path)
     check_exists(path)
     if path.is_dir():
@@ -50,21 +53,22 @@ def read_rows(path: str | Path, form: FileFormat | None = None) -> Iterator[Numb
         raise DataError(f"{path}: a separator (sep, --sep) applies to .csv and .tsv files only. Leave it out.")
     if form.encoding is not None and name in ("parquet", "xlsx"):
         raise DataError(f"{path}: an encoding (--encoding) applies to text files only. Leave it out.")
+    budget = Budget(path)
     if name == "parquet":
-        rows = _parquet_rows(path)
+        rows = parquet_rows(path, budget)
     elif name == "xlsx":
         from intarsia.tasks.spreadsheet import sheet_rows
 
-        rows = sheet_rows(path)
+        rows = sheet_rows(path, budget)
     elif name == "json":
-        rows = _json_document(path, form.encoding)
+        rows = _json_document(path, budget, form.encoding)
     elif name in ("jsonl", "ndjson"):
-        rows = _json_rows(path, lines_of(path, form.encoding))
+        rows = _json_rows(path, lines_of(path, budget, form.encoding))
     elif name == "txt":
-        rows = _text_rows(path, form.encoding)
+        rows = _text_rows(lines_of(path, budget, form.encoding))
     else:
-        rows = _separated_rows(path, tabs=name == "tsv", form=form)
-    return _require_rows(path, rows)
+        rows = _separated_rows(path, lines_of(path, budget, form.encoding), tabs=name == "tsv", sep=form.sep)
+    return _require_rows(path, rows, budget)
 
 
 def data_format(path: Path) -> str | None:
@@ -83,6 +87,17 @@ def stem(path: Path) -> str:
     return re.sub(r"-v\d(\.\d)?$", "", name) if data_format(path) == "json" else name
 
 
+def local_path(source: str | Path) -> Path:
+    """Return a path with `~` expanded; raise if no file can have this name."""
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+        return path
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{str(source)[:200]!r} is not a usable path: {reason}. Check the path.") from error
+
+
 def check_exists(path: Path) -> None:
     """Raise if a path does not exist; the message suggests similar names."""
     if path.exists():
@@ -95,10 +110,11 @@ def check_exists(path: Path) -> None:
     raise DataError(f"{path} does not exist. {hint}")
 
 
-def _require_rows(path: Path, rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
+def _require_rows(path: Path, rows: Iterator[NumberedRow], budget: Budget) -> Iterator[NumberedRow]:
     """Yield the rows; raise at the end if there was none."""
     count = 0
     for count, row in enumerate(rows, 1):  # noqa: B007
+        budget.spend(ROW_BYTES)
         yield row
     if not count:
         raise DataError(f"{path} is empty. Expected at least one row of data.")
@@ -116,9 +132,9 @@ def _squad_rows(path: Path) -> Iterator[NumberedRow]:
         }  # fmt: skip
 
 
-def _json_document(path: Path, encoding: str | None) -> Iterator[NumberedRow]:
+def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator[NumberedRow]:
     """Yield the rows of a .json file: an array of objects, JSON Lines, or questions in SQuAD's format."""
-    lines = lines_of(path, encoding)
+    lines = lines_of(path, budget, encoding)
     first = next((line for line in lines if line.strip()), "")
     lines = itertools.chain([first], lines)
     if first.lstrip().startswith("["):
@@ -126,7 +142,7 @@ def _json_document(path: Path, encoding: str | None) -> Iterator[NumberedRow]:
         return
     second = next((line for line in itertools.islice(lines, 1, None) if line.strip()), "")
     if first.strip().endswith("}") and second.lstrip().startswith("{"):
-        yield from _json_rows(path, lines_of(path, encoding))
+        yield from _json_rows(path, lines_of(path, Budget(path), encoding))
     else:
         yield from _squad_rows(path)
 
@@ -139,6 +155,8 @@ def _array_rows(path: Path, text: str) -> Iterator[NumberedRow]:
             f"{path}, line {error.lineno}: malformed JSON ({error.msg}, at character {error.colno}). Expected an array "
             "of objects."
         ) from error
+    except ValueError as error:  # a number of too many digits
+        raise DataError(f"{path}: malformed JSON ({error}). Expected an array of objects.") from error
     except RecursionError:
         raise DataError(f"{path}: JSON that is nested too deeply. Expected an array of objects.") from None
     for number, row in enumerate(rows, 1):
@@ -156,10 +174,10 @@ def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[NumberedRow]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers of too many digits, and deep nesting
+            place = f"{error.msg}, at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
-                f"{path}, line {number}: malformed JSON ({error.msg}, at character {error.colno}). "
-                f"Expected one JSON object on each line."
+                f"{path}, line {number}: malformed JSON ({place}). Expected one JSON object on each line."
             ) from error
         if not isinstance(row, dict):
             raise DataError(
@@ -169,31 +187,31 @@ def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[NumberedRow]:
         yield number, row
 
 
-def _text_rows(path: Path, encoding: str | None) -> Iterator[NumberedRow]:
+def _text_rows(lines: Iterator[str]) -> Iterator[NumberedRow]:
     """Yield every line. Blank lines may separate texts, so they are kept."""
-    for number, line in enumerate(lines_of(path, encoding), 1):
+    for number, line in enumerate(lines, 1):
         yield number, {"text": line.strip()}
 
 
-def _separated_rows(path: Path, tabs: bool, form: FileFormat) -> Iterator[NumberedRow]:
-    """Yield the rows of a TSV (`tabs`) or CSV file."""
-    lines = lines_of(path, form.encoding)
+def _separated_rows(path: Path, lines: Iterator[str], tabs: bool, sep: str | None) -> Iterator[NumberedRow]:
+    """Yield the rows of a TSV (`tabs`) or CSV file. `sep`: the separator, if the user names it."""
     first = next(lines, "")
-    sep = form.sep or _separator(first, "\t" if tabs else ",")
+    given = sep is not None
+    sep = sep or _separator(first, "\t" if tabs else ",")
     lines = itertools.chain([first] if first else [], lines)
     plain = tabs and sep == "\t"
     records = _tab_records(path, lines) if plain else _quoted_records(path, lines, sep)
     header: list[str] | None = None
     for number, fields in records:
         if header is None:
-            header = _header(path, fields, sep, given=form.sep is not None)
+            header = _header(path, fields, sep, given=given)
         elif len(fields) != len(header):
             wrong = "few" if len(fields) < len(header) else "many"
             name = {"\t": "tab", ",": "comma"}.get(sep, repr(sep))
             cause = "A line break or tab inside a text" if plain else f"An unquoted {name} or line break inside a text"
             raise DataError(
                 f"{path}, line {number}: too {wrong} fields: {len(fields)}, but the header names {len(header)} "
-                f"({', '.join(header)}). {cause} may be the cause; correct or quote the row."
+                f"({listed(header)}). {cause} may be the cause; correct or quote the row."
             )
         else:
             yield number, dict(zip(header, fields, strict=True))
@@ -208,7 +226,7 @@ def _separator(header: str, usual: str) -> str:
 def _header(path: Path, fields: list[str], sep: str, *, given: bool) -> list[str]:
     """The checked column names."""
     header = [field.strip() for field in fields]
-    twice = sorted({name for name in header if name and header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if name and count > 1)
     if twice:
         raise DataError(f"{path}: the header has the column {twice[0]!r} more than once. Rename one of them.")
     other = [mark for mark in SEPARATORS if mark != sep and mark in header[0]]
@@ -249,20 +267,3 @@ def _quoted_records(
             f"{path}, row beginning at line {number}: broken quoting ({error}). A text with a comma, a quote or a "
             f'line break must be quoted, and quotes inside it must be doubled ("").'
         ) from error
-
-
-def _parquet_rows(path: Path) -> Iterator[NumberedRow]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with closing(opened(path)) as stream:
-            # Parquet needs to seek, and a compressed stream cannot.
-            source = stream if path.suffix.lower() == ".parquet" else pa.BufferReader(stream.read())
-            number = 0
-            for batch in parquet.ParquetFile(source).iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise damaged(path, error) from error

@@ -11,17 +11,17 @@ from typing import Any
 
 from intarsia import files
 from intarsia.errors import DataError, IntarsiaWarning, check_extra
+from intarsia.tasks.content import Budget
 
-LARGEST = 1 << 30  # bytes of an unpacked workbook
 MOST_CHARACTERS = 32_767  # of a cell; Excel's own limit
 
 
-def sheet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def sheet_rows(path: Path, budget: Budget) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows with their numbers in the sheet. In a column with any text, every value becomes a text."""
     check_extra("xlsx", "openpyxl")
     if path.suffix.lower() != ".xlsx":
         raise DataError(f"{path}: a workbook is compressed already. Unpack it to an .xlsx file.")
-    sheets = _sheets(path)
+    sheets = _sheets(path, budget)
     if not sheets:
         return
     name, numbered = sheets[0]
@@ -69,16 +69,14 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     files.replace(path, [content.getvalue()])
 
 
-def _sheets(path: Path) -> list[tuple[str, list[tuple[int, tuple[Any, ...]]]]]:
+def _sheets(path: Path, budget: Budget) -> list[tuple[str, list[tuple[int, tuple[Any, ...]]]]]:
     """The sheets that have values: their names, and their rows that have values, with numbers."""
     from openpyxl import load_workbook
     from openpyxl.utils.exceptions import InvalidFileException
 
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > LARGEST:
-            raise DataError(f"{path} unpacks to {size:,} bytes. Save the sheet as .csv or .parquet.")
+            budget.spend(sum(entry.file_size for entry in archive.infolist()))
         book = load_workbook(path, read_only=True, data_only=True)
         try:
             found = []
