@@ -154,6 +154,7 @@ class Bank:
         from intarsia.train.runner import join_watchers
 
         self.store.check_name(name)
+        self.store.check_writable(name)
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else given.get("metric")
         if metric is not None and isinstance(data, TaskData):
@@ -191,7 +192,7 @@ class Bank:
         of jobs that share a pass (None: as many as fit). With `score_all`, every point is also scored on the test part,
         for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
-        If the call is killed, the same call resumes it.
+        If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
@@ -199,6 +200,7 @@ class Bank:
 
         for name in tasks:
             self.store.check_name(name)
+            self.store.check_writable(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         if settings.get("max_length") == "auto":  # one length for all jobs: the longest
             settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())

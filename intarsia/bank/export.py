@@ -270,26 +270,27 @@ def _place(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         temporary.rename(folder)
-    except OSError:
+    except OSError as error:
         if old:
-            old.rename(folder)
+            try:
+                old.rename(folder)
+            except OSError:
+                raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
-    files.sync_folder(folder.parent)
     if old:
         shutil.rmtree(old, ignore_errors=True)
+    with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
+        files.sync_folder(folder.parent)
 
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     """Turn a failed write into a message for the user."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BankError(
-            f"Cannot write {folder}: {reason}. Nothing was changed. Choose a folder with write permission, on a disk "
-            "with space for a whole model."
-        ) from error
+    with files.explained(folder, outcome="Nothing was exported, and no files were left behind."):
+        try:
+            yield
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.markup import escape
 
 from intarsia.cli.console import table
 from intarsia.formatting import score
@@ -57,7 +56,7 @@ def _value(metric: str, value: float, bound_of: float) -> str:
 def _classes(outcome: Outcome) -> RenderableType:
     rows = sorted(outcome.classes, key=lambda row: -row.support)
     shown = rows[:MOST_LABELS]
-    made = [[escape(row.label), *_shares(row), f"{row.support:,}", f"{row.predicted:,}"] for row in shown]
+    made = [[row.label, *_shares(row), f"{row.support:,}", f"{row.predicted:,}"] for row in shown]
     if len(rows) > len(shown):
         made.append([f"… {len(rows) - len(shown)} rarer", "", "", "", "", ""])
     mean = [score(float(np.mean([getattr(row, name) for row in rows]))) for name in ("precision", "recall", "f1")]
@@ -70,7 +69,7 @@ def _shares(row: LabelScore) -> list[str]:
 
 
 def _matrix(confusion: Confusion) -> list[RenderableType]:
-    names = [escape(label if len(label) <= 12 else label[:11] + "…") for label in confusion.labels]
+    names = [label if len(label) <= 12 else label[:11] + "…" for label in confusion.labels]
     rows = [[names[i], *(f"{n:,}" if n else "·" for n in row)] for i, row in enumerate(confusion.counts.tolist())]
     return ["confusions: true label by row, predicted label by column", table(["", *names], rows)]
 
@@ -81,7 +80,7 @@ def _largest(confusion: Confusion) -> list[RenderableType]:
     rows: list[Sequence[str]] = []
     for gold, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True):
         if wrong[gold, predicted]:
-            names = escape(confusion.labels[gold]), escape(confusion.labels[predicted])
+            names = confusion.labels[gold], confusion.labels[predicted]
             rows.append([*names, f"{wrong[gold, predicted]:,}", f"{confusion.counts[gold].sum():,}"])
     return ["the largest confusions", table(["true", "predicted", "rows", "of"], rows, left=2)]
 

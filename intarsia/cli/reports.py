@@ -140,7 +140,8 @@ def learning_curve(
         curve = run(
             task, _sizes(sizes), parse(method) if method else None, seeds=seeds, encoder=base, folder=output,
             pooling=pooling, metric=metric, together=together, command=command,  # type: ignore[arg-type]
-            watch=None if json else _Lines(), learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=length,
+            watch=None if json else _Lines(), learning_rate=learning_rate, epochs=epochs, batch_size=batch_size,
+            max_length=length,
         )  # fmt: skip
     if json:
         console.print_json(curve.to_dict())

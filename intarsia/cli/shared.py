@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -123,14 +123,15 @@ PrecisionOption = Annotated[
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Exit with code 130 at Ctrl-C and say that the command can be resumed."""
+    """Exit with code 130 at Ctrl-C (143 at SIGTERM, 129 at SIGHUP) and say that the command can be resumed."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         from intarsia.cli import console
 
-        console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
-        raise typer.Exit(130) from None
+        with suppress(OSError):  # the terminal may be closed
+            console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
+        raise typer.Exit(128 + getattr(interrupt, "number", 2)) from None
 
 
 def read_length(text: str | None) -> int | Literal["auto"] | None:

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
-from intarsia.cli.console import table
+from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
 
@@ -95,14 +95,14 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
         if entry.state != "ok":
-            made.append(f"[red]damaged:[/] {entry.reason}")
+            made.append(styled(("damaged:", "red"), f" {entry.reason}"))
     return made
 
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
-    labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
     shown = [
         "learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction",
@@ -130,7 +130,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
         ["data", f"{source}: {_options(data['rows'])}"],
         *_truncated(data),
-        *[["note", escape(note)] for note in data.get("notes", ())],
+        *[["note", note] for note in data.get("notes", ())],
         ["split", str(data.get("split"))],
         ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
@@ -144,7 +144,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
-def learned(entry: Entry) -> str:
+def learned(entry: Entry) -> Text:
     """Return the line that `intarsia learn` prints for a new version."""
     header = entry.header
     test = header.metrics.get("test")
@@ -157,25 +157,26 @@ def learned(entry: Entry) -> str:
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
     label, advice = _collapsed(header), _zero_f1(header.metrics)
     if label is not None:
-        advice += (
-            f"\n[yellow]The model predicts {label} for every validation text.[/] "
-            "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
-        )
-    return (
+        advice += [
+            "\n", (f"The model predicts {label} for every validation text.", "yellow"),
+            " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
+        ]  # fmt: skip
+    return styled(
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{start}{advice}"
+        f"{seconds(header.training['seconds'])}{start}",
+        *advice,
     )
 
 
-def _zero_f1(metrics: dict[str, Any]) -> str:
+def _zero_f1(metrics: dict[str, Any]) -> list[str | tuple[str, str]]:
     """Return a hint if a task with several labels of n found none of them."""
     test = metrics.get("test")
     if test is None or metrics["metric"] != "f1-micro" or test["value"] > 0:
-        return ""
-    return (
-        "\n[yellow]f1-micro is 0: no right label reached its threshold.[/] Try more epochs, a higher learning rate, "
-        "--class-weights balanced, or a lower --threshold."
-    )
+        return []
+    return [
+        "\n", ("f1-micro is 0: no right label reached its threshold.", "yellow"),
+        " Try more epochs, a higher learning rate, --class-weights balanced, or a lower --threshold.",
+    ]  # fmt: skip
 
 
 def _calibration(metrics: dict[str, Any]) -> list[list[str]]:
@@ -213,7 +214,7 @@ def _collapsed(header: InlayHeader) -> str | None:
     """Return the label that the best epoch predicts for every validation text, or None."""
     best = int(header.metrics.get("best_epoch") or 0)
     label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
-    return None if label is None else escape(repr(label))
+    return None if label is None else repr(label)
 
 
 def test_score(metrics: dict[str, Any]) -> str:

@@ -130,6 +130,9 @@ def learn(
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
     The same command resumes an interrupted or killed run.
     """  # fmt: skip
+    opened = open_bank(bank, encoder, device, precision)
+    opened.store.check_name(name)
+    opened.store.check_writable(name)  # before data and base are loaded, which may take long
     from intarsia.cli import console
     from intarsia.cli.sweep_table import learning_progress
     from intarsia.methods import parse
@@ -144,7 +147,6 @@ def learn(
         "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
     if settings["max_length"] == "auto":
@@ -225,9 +227,12 @@ def sweep(
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
+    opened = open_bank(bank, encoder, device, precision)
+    for each in names:
+        opened.store.check_name(each)
+        opened.store.check_writable(each)
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    opened = open_bank(bank, encoder, device, precision)
     with resumable(), sweep_table(quiet=json) as watch:
         entries = opened.sweep(
             tasks,

@@ -7,7 +7,7 @@ import json
 import warnings
 from pathlib import Path
 
-from intarsia.errors import DataError, IntarsiaWarning
+from intarsia.errors import DataError, IntarsiaWarning, check_seed
 from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
@@ -38,6 +38,7 @@ def load_data(
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
+    check_seed(seed)
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
     gathered = gather(source)

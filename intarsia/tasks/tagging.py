@@ -150,10 +150,11 @@ class Tags(TaskKind):
 
     def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
         """A sentence, given as a list of words or as a text that is split at white space."""
-        words = tuple(text.split()) if isinstance(text, str) else tuple(text)
-        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        words = tuple(text.split()) if isinstance(text, str) else text
+        known = isinstance(words, list | tuple) and bool(words)
+        if not known or not all(isinstance(word, str) and word.strip() for word in words):
             raise IntarsiaError(f"the task {task!r} tags words: give a text, or a list of words, not {text!r}.")
-        return Sentence.of(words)
+        return Sentence.of(tuple(words))
 
 
 def read_sentence(row: Mapping[str, Any], words: str, tags: str, where: str) -> Sentence:

@@ -282,8 +282,11 @@ class TaskKind:
                 raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
             return Example(text)
         if not pairs:
-            raise IntarsiaError(f"the task {task!r} is over single texts, but a pair was given.")
-        return Example(text[0], text[1])
+            raise IntarsiaError(f"the task {task!r} is over single texts: give a text, not {type(text).__name__}.")
+        match text:
+            case [str(first), str(second)]:
+                return Example(first, second)
+        raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
 
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_seed
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
@@ -58,7 +58,8 @@ class Settings:
         Unless they are given, the maximum length is the default of the task's kind, and the number of epochs is high
         enough for `FEWEST_STEPS` steps.
         """
-        given["max_length"] = given.get("max_length") or default_length(data.kind)
+        if given.get("max_length") is None:
+            given["max_length"] = default_length(data.kind)
         settings = cls.for_method(method, **given)
         if given.get("epochs") is not None:
             return settings
@@ -66,6 +67,7 @@ class Settings:
         return replace(settings, epochs=max(settings.epochs, math.ceil(FEWEST_STEPS / steps)))
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:
                 raise IntarsiaError(f"{option} must be greater than 0, not {getattr(self, option)}.")
