@@ -28,7 +28,7 @@ def card(entry: Entry, evaluation: Evaluation | None) -> str:
     header = entry.header
     lines = [
         "---", *_front(entry), "---", "", f"# {entry.name}", "",
-        f"An [Intarsia](https://pypi.org/project/intarsia/) inlay: version {entry.version} of the task `{entry.name}`, "
+        f"An Intarsia inlay: version {entry.version} of the task `{entry.name}`, "
         f"{number(header.parameters['total'])} parameters over the frozen base `{header.encoder['name']}`.", "",
         "## Use", "", "```python", "import intarsia", "", 'bank = intarsia.open("bank")  # the folder with this inlay',
         f"bank.predict({json.dumps(entry.name)}, {_example(header)})", "```", "",
@@ -92,7 +92,8 @@ def _output(header: Any) -> str:
 
 def _data(header: Any) -> list[str]:
     data = header.data
-    rows = ", ".join(f"{count:,} {part}" for part, count in (data.get("rows") or {}).items())
+    counts = data.get("rows") or {}
+    rows = ", ".join(f"{counts[part]:,} {part}" for part in ("train", "dev", "test") if part in counts)
     lines = [f"{_cell(_source(data))}: {rows or 'rows unknown'} ({_cell(data.get('split') or 'as given')})."]
     if (cut := data.get("truncated")) is not None:
         lines += ["", f"{cut['cut']:,} of {cut['of']:,} training texts are cut to {cut['max_length']} tokens."]

@@ -158,7 +158,7 @@ def _data(html: Page, facts: Facts) -> None:
     columns = {role: name for role, name in (data.get("columns") or {}).items() if name}
     listed = {
         "source": str(source),
-        "rows": ", ".join(f"{count:,} {part}" for part, count in rows.items()),
+        "rows": ", ".join(f"{rows[part]:,} {part}" for part in ("train", "dev", "test") if part in rows),
         "split": str(data.get("split") or "as given"),
         "columns": ", ".join(f"{role}: {name}" for role, name in columns.items()) or "–",
     }
@@ -252,12 +252,13 @@ def _outcome(html: Page, found: Evaluation, mistakes: int) -> None:
     html.text(f"The worst {len(shown):,} of {len(outcome.all_mistakes):,} on {found.examples:,} rows.")
     rows_of_table = [
         [
-            m.text if m.pair is None else f"{m.text} ⟷ {m.pair}", m.gold, m.predicted,
+            str(m.row), m.text if m.pair is None else f"{m.text} ⟷ {m.pair}", m.gold, m.predicted,
             "" if m.probability is None else f"{m.probability:.2f}",
         ]
         for m in shown
     ]  # fmt: skip
-    html.table(["text", "true", "predicted", "p"], [_shortened(row) for row in rows_of_table], left=(0, 1, 2))
+    columns = ["row", "text", "true", "predicted", "p"]
+    html.table(columns, [_shortened(row) for row in rows_of_table], left=(0, 1, 2, 3))
 
 
 def _shortened(row: list[str], most: int = 600) -> list[str]:
