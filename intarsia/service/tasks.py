@@ -45,9 +45,10 @@ async def task(request: Request) -> Reply:
 
 async def versions(request: Request) -> Reply:
     name = request.part("task")
-    entries = await request.service.in_thread(request.service.bank.versions, name)
-    newest = entries[-1].version
-    rows = [describe(entry, newest, resident=_resident(request, entry), whole=True) for entry in entries]
+    bank = request.service.bank
+    entries = await request.service.in_thread(bank.versions, name)
+    served = (await request.service.in_thread(bank.show, name)).version
+    rows = [describe(entry, served, resident=_resident(request, entry), whole=True) for entry in entries]
     return Reply.json(schemas.VersionList(name, rows))
 
 
