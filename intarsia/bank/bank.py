@@ -131,6 +131,7 @@ class Bank:
         from intarsia.train.job import Job, Settings
         from intarsia.train.runner import join_watchers
 
+        self._check_trains()
         self.store.check_name(name)
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else given.get("metric")
@@ -167,6 +168,7 @@ class Bank:
         """
         from intarsia.bank.sweep import run_sweep
 
+        self._check_trains()
         for name in tasks:
             self.store.check_name(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
@@ -174,6 +176,13 @@ class Bank:
             self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
             watch=watch, **settings,
         )  # fmt: skip
+
+    def _check_trains(self) -> None:
+        """Raise before the slow loading of data and base if the base serves only."""
+        if self.precision == "int8":
+            from intarsia.encoder.int8 import SERVES_ONLY
+
+            raise EncoderError(SERVES_ONLY)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
