@@ -13,6 +13,7 @@ from intarsia import Bottleneck, Encoder, Example, LoRA, Settings, TaskData
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.slots import start
 from intarsia.methods import Method
+from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head
@@ -140,7 +141,7 @@ class Worker:
     def _hold(self, present: int, size: int) -> Predictor:
         """Return a predictor that holds at least `present` tasks."""
         if self.grown is None:
-            self.grown = Predictor(self.encoder, slots=1024)
+            self.grown = Predictor(self.encoder, Limits(slots=1024))
         for i in range(len(self.resident), present):
             self.resident.append(self._served(i, size))
             self.grown.hold(self.resident[-1])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.methods.registry import *  # noqa: F403
+    from intarsia.serve.limits import Limits as Limits
     from intarsia.serve.prediction import Prediction as Prediction
     from intarsia.tasks import Example as Example
     from intarsia.tasks import TaskData as TaskData
@@ -36,6 +37,7 @@ _MODULES = {
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",
+    "Limits": "intarsia.serve.limits",
     "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",
     "TaskData": "intarsia.tasks",
@@ -49,15 +51,17 @@ def open(
     *,
     device: str = "cpu",
     precision: str | None = None,
+    limits: Limits | None = None,
 ) -> Bank:
     """Open a bank. The first `learn` creates the folder of a new bank.
 
     `encoder` is a `transformers` folder, a hub name or a loaded `Encoder`. Only a new bank over a base other than the
-    embedded `minilm` needs it: an existing bank stores the name of its base and refuses any other base.
+    embedded `minilm` needs it: an existing bank stores the name of its base and refuses any other base. `limits` bound
+    what the engine that answers requests may hold.
     """
     from intarsia.bank.bank import Bank
 
-    return Bank(folder, encoder, device=device, precision=precision)
+    return Bank(folder, encoder, device=device, precision=precision, limits=limits)
 
 
 def __getattr__(name: str) -> Any:

@@ -36,8 +36,28 @@ class Refused(BankError):
     """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
 
 
+class Replaced(BankError):
+    """Another process removed or replaced a version before this one could read it: resolve the task again."""
+
+
+class Overloaded(Refused):
+    """More work waits than the limits allow. Nothing of this call was begun; try again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(IntarsiaError):
+    """The time that the caller allowed for a call has passed."""
+
+
 class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
+
+
+class IntarsiaWarning(UserWarning):
+    """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
 
 
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:

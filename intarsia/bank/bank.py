@@ -8,7 +8,6 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,26 +18,26 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, Refused, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from intarsia.bank.export import Exported
-    from intarsia.bank.serving import ServedTasks
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
+    from intarsia.serve.ask import Answer, Ask
+    from intarsia.serve.engine import Engine
+    from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
-    from intarsia.serve.predictor import Predictor
     from intarsia.tasks.heads import Pooling
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
     from intarsia.train.runner import RunnerWatch
-
-
-TRIES = 8  # attempts of one `predict` call when other processes replace its tasks meanwhile
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,15 @@ class Bank:
         *,
         device: str = "cpu",
         precision: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        """`limits` bound the memory, the queue and the passes of the engine that answers requests."""
         self.store = Store(folder)
         self.device, self.precision = device, precision
         self._given = encoder
         self._encoder: Encoder | None = None
-        self._served_tasks: ServedTasks | None = None
+        self.limits = limits
+        self._engine: Engine | None = None
         self._lock = threading.RLock()
 
     @property
@@ -110,6 +112,7 @@ class Bank:
         watch: Watch | None = None,
         events: RunnerWatch | None = None,
         fresh: bool = False,
+        serve_anyway: bool = False,
         **columns: Any,
     ) -> Entry:
         """Learn a task, store it as the newest version of `name`, and return its entry. Other tasks do not change.
@@ -119,6 +122,9 @@ class Bank:
         keeps the epoch with the best validation score, and stores its test score with an interval. If the call is
         killed, the same call resumes it; `fresh` starts again instead.
 
+        A version that scores worse than the served one on the same test part is kept, and served only with
+        `serve_anyway`.
+
         `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
@@ -127,6 +133,7 @@ class Bank:
         planned jobs (one, or nine for the grid), each step, and each result.
         """
         from intarsia.bank.learning import learn_alone, tries_grid
+        from intarsia.bank.succession import warn_of_changes
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
         from intarsia.train.runner import join_watchers
@@ -142,9 +149,10 @@ class Bank:
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         watcher = join_watchers(watch, events)
         if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
-            return self.sweep({name: task}, pooling=pooling, watch=watcher, **given)[name]
+            return self.sweep({name: task}, pooling=pooling, watch=watcher, serve_anyway=serve_anyway, **given)[name]
+        warn_of_changes(self.store, name, task)
         job = Job(name, task, used_method, pooling, used)
-        return learn_alone(self.store, self.encoder, job, fresh=fresh, watch=watcher)
+        return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
         self,
@@ -154,6 +162,7 @@ class Bank:
         pooling: Pooling = "mean",
         together: int | None = None,
         score_all: bool = False,
+        serve_anyway: bool = False,
         watch: RunnerWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
@@ -162,19 +171,22 @@ class Bank:
         All jobs form one queue and share passes. The validation part selects the best point. `settings` apply to all
         jobs: `max_length`, `metric` (one metric, or a mapping from task to metric), and so on. `together` is the number
         of jobs that share a pass (None: as many as fit). With `score_all`, every point is also scored on the test part,
-        for means over seeds; this score selects nothing.
+        for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
         If the call is killed, the same call resumes it.
         """
+        from intarsia.bank.succession import warn_of_changes
         from intarsia.bank.sweep import run_sweep
 
         self._check_trains()
         for name in tasks:
             self.store.check_name(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        for name, data in loaded.items():
+            warn_of_changes(self.store, name, data)
         return run_sweep(
             self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
-            watch=watch, **settings,
+            serve_anyway=serve_anyway, watch=watch, **settings,
         )  # fmt: skip
 
     def _check_trains(self) -> None:
@@ -185,58 +197,87 @@ class Bank:
             raise EncoderError(SERVES_ONLY)
 
     @overload
-    def predict(self, task: str, texts: Sequence[Text]) -> list[Prediction]: ...
+    def predict(self, task: str, texts: Sequence[Text], *, version: int | None = None) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
-    def predict(self, task: str | Sequence[tuple[str, Text]], texts: Sequence[Text] | None = None) -> list[Prediction]:
+    def predict(
+        self,
+        task: str | Sequence[tuple[str, Text]],
+        texts: Sequence[Text] | None = None,
+        *,
+        version: int | None = None,
+    ) -> list[Prediction]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
         The task kind determines the type of a text: a string; a tuple of two strings for text pairs; (question,
         context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
+        `version` asks another version of the task than the served one.
         """
+        from intarsia.serve.ask import Ask
+
         if isinstance(task, str):
             if isinstance(texts, str):
                 raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            requests = [(task, text) for text in texts or ()]
+            asks = [Ask(task, text, version) for text in texts or ()]
         else:
-            requests = list(task)
-        from intarsia.bank.serving import Replaced
-        from intarsia.serve.answering import answer
+            asks = [Ask(name, text, version) for name, text in task]
+        return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
 
-        for _ in range(TRIES):
-            with contextlib.suppress(Replaced):  # another process has just replaced one of the tasks: resolve again
-                return answer(requests, self._tasks.resolve(name for name, _ in requests), self.predictor)
-        raise Refused(f"Other processes keep replacing tasks in {self.store.folder}; try again.")
+    def embed(self, texts: Sequence[Text], task: str | None = None) -> np.ndarray:
+        """Return a vector for each text (or pair of texts): [texts, width] in float32.
+
+        It is the pooled last state of the plain base (the mean over the tokens) or of a task's model (pooled as its
+        head reads it).
+        """
+        import numpy as np
+
+        from intarsia.serve.ask import Ask
+
+        if isinstance(texts, str):
+            raise IntarsiaError("embed expects a list of texts, but got one string: write [text].")
+        vectors = [answer.vector for answer in self._answers([Ask(task, text, embed=True) for text in texts])]
+        return np.stack(vectors) if vectors else np.zeros((0, self.encoder.shape.width), np.float32)  # type: ignore[arg-type]
+
+    def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Return the answers of the engine; raise the error of the first ask that has one."""
+        answers = self.engine.answer(asks)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error
+        return answers
 
     @property
-    def predictor(self) -> Predictor:
-        """The predictor of this bank; it keeps recently used tasks resident in slots."""
-        return self._tasks.predictor
-
-    @property
-    def _tasks(self) -> ServedTasks:
+    def engine(self) -> Engine:
+        """The engine that answers for this bank, from any number of threads."""
         with self._lock:
-            if self._served_tasks is None:
-                from intarsia.bank.serving import ServedTasks
-                from intarsia.serve.predictor import Predictor
+            if self._engine is None:
+                import weakref
 
-                self._served_tasks = ServedTasks(self.store, Predictor(self.encoder))
-            return self._served_tasks
+                from intarsia.bank.serving import VersionMap
+                from intarsia.serve.engine import Engine
 
-    def evaluate(self, name: str, data: Any, *, metric: str | None = None, **columns: Any) -> Evaluation:
+                versions = VersionMap(self.store)
+                self._engine = Engine(self.encoder, versions, self.limits)
+                versions.on_replaced = self._engine.retire
+                weakref.finalize(self, self._engine.close, drain=False)
+            return self._engine
+
+    def evaluate(
+        self, name: str, data: Any, *, metric: str | None = None, version: int | None = None, **columns: Any
+    ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
         from intarsia.serve.scoring import score
         from intarsia.tasks.data import load_examples
 
-        inlay = self.store.load(name)
+        inlay = self.store.load(name, version)
         examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
         interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
         return Evaluation(name, metric, interval, len(examples))
 
     def tasks(self) -> list[Entry]:
-        """Return the newest version of every task; `predict` uses these versions."""
+        """Return the served version of every task; `predict` uses these versions."""
         return self.store.entries()
 
     def cost(self) -> BankCost:

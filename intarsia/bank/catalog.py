@@ -20,6 +20,7 @@ from intarsia.errors import BankError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
+MARK_FILE = re.compile(r"(\d{4,})-([0-9a-f]{12})\.held")
 
 
 class Stamp(NamedTuple):
@@ -31,6 +32,12 @@ def file_name(version: int) -> str:
     return f"{version:04d}.safetensors"
 
 
+def mark_name(version: int, digest: str) -> str:
+    """Return the name of the file that marks a version as held back. The digest ties it to one content, because the
+    number of a removed version is used again."""
+    return f"{version:04d}-{digest[:12]}.held"
+
+
 class Catalog:
     """The files of one bank; usable from several threads."""
 
@@ -38,10 +45,21 @@ class Catalog:
         self.folder = folder
         self._inlays = folder / "inlays"
         self._index: Index | None = None
+        self._marks: dict[str, frozenset[tuple[int, str]]] = {}  # task → (version, digest) of its marks, when last read
         self._lock = threading.Lock()
 
     def path(self, name: str, version: int) -> Path:
         return self._inlays / name / file_name(version)
+
+    def mark_path(self, name: str, version: int, digest: str) -> Path:
+        return self._inlays / name / mark_name(version, digest)
+
+    def is_held(self, row: IndexRow) -> bool:
+        """Return whether a row of the last lookup is marked as held back; a damaged file is known by its number."""
+        marks = self._marks.get(row.name, frozenset())
+        return any(
+            version == row.version and (row.state != "ok" or row.digest[:12] == digest) for version, digest in marks
+        )
 
     def look(self, name: str | None = None, *, whole: bool = False) -> list[IndexRow]:
         """Return the rows of one task or of all, sorted by name and version. `whole` checks every file's digest."""
@@ -94,15 +112,19 @@ class Catalog:
     def _listing(self, name: str | None) -> dict[Key, Stamp]:
         stamps: dict[Key, Stamp] = {}
         for task in self.names() if name is None else [name]:
+            marks = set()
             # Another process may remove tasks and files during the listing.
             with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays / task) as files:
                 for entry in files:
+                    if mark := MARK_FILE.fullmatch(entry.name):
+                        marks.add((int(mark[1]), mark[2]))
                     match = VERSION_FILE.fullmatch(entry.name)
                     if match is None or entry.name != file_name(int(match[1])):
                         continue
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat()
                         stamps[task, int(match[1])] = Stamp(status.st_size, status.st_mtime_ns)
+            self._marks[task] = frozenset(marks)
         return stamps
 
     def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> IndexRow | None:

@@ -21,6 +21,7 @@ class Entry:
     state: str  # "ok" | "damaged"
     reason: str  # why a damaged file cannot be used; empty if intact
     header_json: str = field(repr=False)
+    held: bool = False  # kept, but not served: it scored worse than the version that is served
 
     @cached_property
     def header(self) -> InlayHeader:

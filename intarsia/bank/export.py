@@ -211,12 +211,13 @@ class _Model:
         return [tokenizer.decode(row, skip_special_tokens=True) for row in ids]
 
     def _bank_logits(self, texts: list[str], others: list[str] | None) -> Tensor:
+        from intarsia.serve.limits import Limits
         from intarsia.serve.predictor import Predictor
         from intarsia.serve.served import Served
 
         task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
-        logits = Predictor(self.encoder, slots=1).logits([(task, segment) for segment in segments])
+        logits = Predictor(self.encoder, Limits(slots=1)).logits([(task, segment) for segment in segments])
         return torch.stack(logits).float().cpu()
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:

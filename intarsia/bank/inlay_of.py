@@ -8,6 +8,7 @@ from intarsia import provenance
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.serve.scoring import score
+from intarsia.tasks.data import content_hash
 from intarsia.train.job import Job
 from intarsia.train.run import Trained
 
@@ -39,6 +40,7 @@ def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
         data={
             **job.data.source,
             "pairs": job.data.pairs,
+            **({"test_sha256": content_hash({"test": job.data.test})} if job.data.test else {}),
             **({"words_left_out": trained.left_out} if trained.left_out else {}),
         },
         versions=provenance.versions(),

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -59,7 +60,13 @@ def tries_grid(
 
 
 def learn_alone(
-    store: Store, encoder: Encoder, job: Job, *, fresh: bool = False, watch: RunnerWatch | None = None
+    store: Store,
+    encoder: Encoder,
+    job: Job,
+    *,
+    fresh: bool = False,
+    serve_anyway: bool = False,
+    watch: RunnerWatch | None = None,
 ) -> Entry:
     """Train one run, store it as the newest version of its task, and return the entry."""
     check_job(job, encoder.shape)
@@ -67,7 +74,7 @@ def learn_alone(
         state = work / "state.safetensors"
         if fresh:
             state.unlink(missing_ok=True)
-        results = _IntoBank(store, encoder)
+        results = _IntoBank(store, encoder, serve_anyway)
         Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
         entry = results.entry()
         shutil.rmtree(work, ignore_errors=True)
@@ -77,8 +84,8 @@ def learn_alone(
 class _IntoBank:
     """The result of a single run is its inlay, scored and stored before the run's state goes."""
 
-    def __init__(self, store: Store, encoder: Encoder) -> None:
-        self.store, self.encoder = store, encoder
+    def __init__(self, store: Store, encoder: Encoder, serve_anyway: bool) -> None:
+        self.store, self.encoder, self.serve_anyway = store, encoder, serve_anyway
         self.added: Entry | IntarsiaError | None = None
 
     def find(self, job: Job, key: str) -> None:
@@ -88,7 +95,8 @@ class _IntoBank:
         if isinstance(outcome, IntarsiaError):
             self.added = outcome
         else:
-            self.added = self.store.add(inlay_of(job, outcome, self.encoder))
+            inlay = inlay_of(job, outcome, self.encoder)
+            self.added = succession.add(self.store, inlay, serve_anyway=self.serve_anyway)
         return JobResult.of(job, key, outcome)
 
     def entry(self) -> Entry:

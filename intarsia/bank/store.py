@@ -2,16 +2,19 @@
 
     bank.json                    the description of the base
     inlays/<task>/0001.safetensors, 0002.safetensors …
+    inlays/<task>/0002-<digest>.held    an empty file: version 2 is kept, but not served
     work/                        checkpoints of training runs; this module does not read them
     index.sqlite                 a cache of the headers
 
-A file never changes after it is written, so readers need no lock. Creating a version's file claims its number.
+A file never changes after it is written, so readers need no lock. Creating a version's file claims its number. The
+newest version that is not held back is served.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,17 +73,23 @@ class Store:
                     f"distinguish it from {name!r}. Use {other!r}, or choose another name."
                 )
 
-    def add(self, inlay: Inlay) -> Entry:
-        """Store `inlay` as the newest version of its task."""
+    def add(self, inlay: Inlay, *, serve: bool = True) -> Entry:
+        """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one."""
         self.check_name(inlay.name)
         parts = encode(inlay)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
-        return self._append(inlay.name, parts)
+        return self._append(inlay.name, parts, serve=serve)
+
+    def task_folder(self, name: str) -> Path:
+        """Return the folder of a task's versions."""
+        return self._inlays / name
 
     def entries(self) -> list[Entry]:
-        """Return the newest version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
-        newest = {row.name: row for row in self._catalog.look()}  # rows are sorted by version: the last row wins
-        return self._as_entries(list(newest.values()), self.encoder)
+        """Return the served version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
+        by_task: dict[str, list[IndexRow]] = {}
+        for row in self._catalog.look():
+            by_task.setdefault(row.name, []).append(row)
+        return self._as_entries([self._served(rows) for rows in by_task.values()], self.encoder)
 
     def versions(self, name: str) -> list[Entry]:
         """Return all versions of a task, oldest first."""
@@ -90,10 +99,10 @@ class Store:
         return self._as_entries(rows, self.encoder)
 
     def entry(self, name: str, version: int | None = None) -> Entry:
-        """Return one version of a task; by default the newest."""
+        """Return one version of a task; by default the served one, which is the newest that is not held back."""
         found = self.versions(name)
         if version is None:
-            return found[-1]
+            return next((entry for entry in reversed(found) if not entry.held), found[-1])
         for entry in found:
             if entry.version == version:
                 return entry
@@ -114,7 +123,7 @@ class Store:
         return inlay
 
     def restore(self, name: str, version: int) -> Entry:
-        """Copy an older version to a new version number, which makes it the newest."""
+        """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
         content = read_content(entry.path)
         check_content(content, entry.path)
@@ -129,6 +138,8 @@ class Store:
                 entry.path.unlink(missing_ok=True)
             except OSError as error:
                 raise BankError(f"Cannot remove {entry.path}: {error.strerror}. Check the write permission.") from error
+            for mark in entry.path.parent.glob(f"{entry.path.stem}-*.held"):
+                mark.unlink(missing_ok=True)
         self._catalog.look(name)
         with contextlib.suppress(OSError):  # fails if versions remain or another process has just added a version
             (self._inlays / name).rmdir()
@@ -153,8 +164,13 @@ class Store:
                 problems.append(Problem(entry.path, str(error), entry.name, entry.version))
         return problems
 
-    def _append(self, name: str, parts: Sequence[files.Chunk]) -> Entry:
-        """Write a file under the task's next free version number. The file gets its number only when complete."""
+    def _append(self, name: str, parts: Sequence[files.Chunk], *, serve: bool = True) -> Entry:
+        """Write a file under the task's next free version number. The file gets its number only when complete.
+
+        The mark of a version that is not served comes before its file, so nothing serves it meanwhile. A mark without
+        its file has no effect.
+        """
+        digest = "" if serve else json.loads(bytes(parts[0])[8:])["__metadata__"]["digest"]
         version = max(self._catalog.versions(name), default=0) + 1
         with files.explained(self._inlays / name, parts):
             files.make_folder(self._inlays)
@@ -162,10 +178,15 @@ class Store:
             with files.written(self._inlays, parts) as temporary:
                 while True:
                     files.make_folder(self._inlays / name)
+                    mark = None if serve else self._catalog.mark_path(name, version, digest)
                     try:
-                        files.place(temporary, self._catalog.path(name, version))
+                        if mark is not None:
+                            mark.touch()
+                        files.place(temporary, self._catalog.path(name, version))  # also syncs the folder
                         break
                     except FileExistsError:
+                        if mark is not None:
+                            mark.unlink(missing_ok=True)
                         version += 1  # another process has just taken this number
                     except FileNotFoundError:
                         if not temporary.exists():
@@ -180,8 +201,13 @@ class Store:
             if state == "ok" and encoder is not None and row.fingerprint != encoder["fingerprint"]:
                 known = InlayHeader.from_json(row.header).encoder
                 state, reason = "damaged", self._foreign(path, misfit(dict(known), encoder))
-            entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header))
+            held = self._catalog.is_held(row)
+            entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header, held))
         return entries
+
+    def _served(self, rows: Sequence[IndexRow]) -> IndexRow:
+        """Return the served one of a task's rows, which are sorted by version."""
+        return next((row for row in reversed(rows) if not self._catalog.is_held(row)), rows[-1])
 
     def _recovery_hint(self, lost: Entry) -> str:
         for entry in reversed(self.versions(lost.name)):

@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from intarsia import files
+from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -45,6 +46,7 @@ def run_sweep(
     pooling: Pooling = "mean",
     together: int | None = None,
     score_all: bool = False,
+    serve_anyway: bool = False,
     watch: RunnerWatch | None = None,
     **settings: Any,
 ) -> dict[str, Entry]:
@@ -65,7 +67,7 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training["grid"] = results.grid(name)
-            entries[name] = store.add(inlay)
+            entries[name] = succession.add(store, inlay, serve_anyway=serve_anyway)
         shutil.rmtree(folder, ignore_errors=True)
     return entries
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from intarsia.cli.shared import app
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, IntarsiaWarning
 from intarsia.version import __version__
 
 for _commands in ("tasks", "data", "lab", "paper", "bank"):  # the order of the help
@@ -32,10 +33,25 @@ def _root(
     pass
 
 
+def _notes(default: Any) -> Any:
+    """Return a `warnings.showwarning` that prints Intarsia's own warnings as notes."""
+
+    def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+        if not issubclass(category, IntarsiaWarning):
+            return default(message, category, *place, **more)
+        from intarsia.cli import console
+
+        return console.note(str(message))
+
+    return show
+
+
 def main() -> None:
     """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
     from intarsia.cli import console
 
+    warnings.simplefilter("always", IntarsiaWarning)
+    warnings.showwarning = _notes(warnings.showwarning)
     try:
         try:
             app()

@@ -38,7 +38,7 @@ def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
 @app.command(rich_help_panel="The bank")
 def show(
     name: TaskArgument,
-    version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
+    version: Annotated[int | None, typer.Option(help="Another version.", show_default="the served one")] = None,
     bank: BankOption = Path("bank"),
     json: JsonOption = False,
 ) -> None:

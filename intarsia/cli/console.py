@@ -55,6 +55,11 @@ def error(message: str) -> None:
     err.print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True)
 
 
+def note(message: str) -> None:
+    """Print something that the user should know, and that stops nothing."""
+    err.print(f"[yellow]note:[/] {_escaped(message)}", soft_wrap=True)
+
+
 def _escaped(text: str) -> str:
     from rich.markup import escape
 

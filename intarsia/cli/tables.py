@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def entry_dict(entry: Entry) -> dict[str, Any]:
     """Return the header of a stored version as plain values."""
     known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
-    return {"version": entry.version, "file": str(entry.path), "bytes": entry.bytes, **known}
+    return {
+        "version": entry.version, "held": entry.held, "file": str(entry.path), "bytes": entry.bytes, **known,
+    }  # fmt: skip
 
 
 def tasks_dict(bank: Bank) -> dict[str, Any]:
@@ -104,8 +106,10 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     training, data = header.training, header.data
     shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
     recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
+    served = max((v.version for v in versions if not v.held), default=versions[-1].version)
     others = [
-        f"{v.version}{' (served)' if v is versions[-1] else ''}{'' if v.state == 'ok' else ' (damaged)'}"
+        f"{v.version}{' (served)' if v.version == served else ''}{' (held back)' if v.held else ''}"
+        f"{'' if v.state == 'ok' else ' (damaged)'}"
         for v in versions
     ]
     source = data.get("path") or data.get("source") or data.get("hub") or "in memory"

@@ -61,6 +61,13 @@ MetricOption = Annotated[
     ),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
+ServeAnywayOption = Annotated[
+    bool,
+    typer.Option("--serve-anyway", help="Serve the new version even if it scores worse on the same test part."),
+]
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
+]
 SweepOption = Annotated[
     bool | None,
     typer.Option(
@@ -107,6 +114,7 @@ def learn(
     precision: PrecisionOption = None,
     fresh: FreshOption = False,
     sweep: SweepOption = None,
+    serve_anyway: ServeAnywayOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -133,6 +141,7 @@ def learn(
     with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
+            serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import entry_dict, learned
 
@@ -174,6 +183,7 @@ def sweep(
         bool,
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
+    serve_anyway: ServeAnywayOption = False,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     json: JsonOption = False,
@@ -208,6 +218,7 @@ def sweep(
             pooling=pooling,  # type: ignore[arg-type]
             together=together,
             score_all=score_all,
+            serve_anyway=serve_anyway,
             watch=watch,
             max_length=max_length,
             metric=metric,
@@ -240,6 +251,7 @@ def predict(
         str | None,
         typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
     ] = None,
+    version: VersionOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
@@ -263,8 +275,8 @@ def predict(
     from intarsia.cli import answers
 
     opened = open_bank(bank, encoder, device, precision)
-    requests = answers.gather(texts, file, text, pair, opened.show(name).header.kind, context)
-    answers.write(opened.predict(name, requests), requests, output, format)
+    requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
+    answers.write(opened.predict(name, requests, version=version), requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -275,6 +287,7 @@ def evaluate(
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    version: VersionOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
@@ -285,7 +298,7 @@ def evaluate(
     from intarsia.cli import console
 
     result = open_bank(bank, encoder, device, precision).evaluate(
-        name, data, metric=metric, text=text, pair=pair, label=label
+        name, data, metric=metric, version=version, text=text, pair=pair, label=label
     )
     i = result.interval
     if json:

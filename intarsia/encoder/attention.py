@@ -49,7 +49,8 @@ def additive_bias(
     distance = steps[None, :] - steps[:, None]  # [length, length], key - query
     if relative is not None:
         middle = relative.shape[1] // 2
-        spread = relative.to(like.dtype)[:, distance + middle][None]  # [1, H, length, length]
+        places = (distance + middle).clamp(0, relative.shape[1] - 1)  # only padding is farther than the table goes
+        spread = relative.to(like.dtype)[:, places][None]  # [1, H, length, length]
         bias = spread if bias is None else bias + spread
     if window is not None and bucket.length > window:
         near = torch.zeros(distance.shape, dtype=like.dtype, device=like.device)
@@ -67,6 +68,10 @@ class PrefixStates:
     keys: Tensor  # [R, P, H, D]
     values: Tensor
     absent: Tensor | None  # [R, P] True where a row has no prefix key; None: every row has all P keys
+
+    def first(self, size: int) -> PrefixStates | None:
+        """Return the first `size` keys, for rows that have just these; None for rows without a prefix."""
+        return PrefixStates(self.keys[:, :size], self.values[:, :size], None) if size else None
 
 
 def _prefix_blocks(x: Tensor, bucket: Bucket) -> Tensor:
@@ -208,16 +213,21 @@ def packed_attention(
         return _PackedAttention.apply(*arguments)
     if noise is not None and p > 0.0:  # training, in a layer below the lowest trained place
         return _PackedAttention.forward(_Discard(), *arguments)
+    # Each row is padded to a length of its own, and sees a prefix only if it has one: its values do not depend on
+    # the other rows of the batch.
+    sizes = () if prefix is None or prefix.absent is None else tuple((~prefix.absent).sum(1).tolist())
+    bucketed = batch.in_rungs(sizes)
     outputs = []
-    for bucket in batch.buckets:
+    for bucket, size in zip(bucketed.buckets, bucketed.kinds, strict=True):
         qb, kb, vb = (
             x.index_select(0, bucket.tokens).view(bucket.rows, bucket.length, *x.shape[1:]).transpose(1, 2)
             for x in (q, k, v)
         )  # [B, H, T, D]
         bias = additive_bias(bucket, q.shape[1], window, relative, q)
-        out = padded_attention(qb, kb, vb, bias, bucket, prefix, scale, 0.0)
+        own = prefix.first(size) if prefix is not None and sizes else prefix
+        out = padded_attention(qb, kb, vb, bias, bucket, own, scale, 0.0)
         outputs.append(out.transpose(1, 2).reshape(bucket.rows * bucket.length, *q.shape[1:]))
-    return torch.cat(outputs).index_select(0, batch.unbucket)
+    return torch.cat(outputs).index_select(0, bucketed.places)
 
 
 def padded_attention(

@@ -26,6 +26,7 @@ from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_
 from intarsia.encoder.span import LayerSpan
 from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
+from intarsia.encoder.tokenizing import Tokenizing
 from intarsia.encoder.word_head import read_word_head
 from intarsia.errors import EncoderError
 from intarsia.memory import keep_freed_memory
@@ -54,6 +55,7 @@ class Encoder:
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
+        self.tokenizing = Tokenizing(tokenizer, types=self.family.token_types)
         self.checkpoint: str | None = None  # the source it was loaded from
         self._lock = threading.RLock()
         self._int8 = False
@@ -193,9 +195,7 @@ class Encoder:
             raise EncoderError(
                 f"max_length {limit} leaves no room for words beside {special} special tokens. Raise it."
             )
-        out = self.tokenizer(list(texts), second, truncation=True, max_length=limit, return_attention_mask=False)
-        types = out.get("token_type_ids") if self.family.token_types else None
-        return [Segment(ids, types[i] if types else None) for i, ids in enumerate(out["input_ids"])]
+        return self.tokenizing(texts, second, limit)
 
     def forward(
         self,

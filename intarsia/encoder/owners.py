@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder.activations import ACTIVATIONS
+from intarsia.encoder.activations import activate
 from intarsia.encoder.noise import Noise, drop
+from intarsia.encoder.rowwise import ROWS
 
 LONG = 48  # an owner's slice with at least this many tokens gets its own matrix product
 BLOCK = 8  # how many short slices of similar length share one batched product
@@ -65,7 +66,7 @@ class Owners:
         at = 0
         for i in range(0, len(short), BLOCK):
             sizes, starts, slots = (torch.tensor(column) for column in zip(*short[i : i + BLOCK], strict=True))
-            steps = torch.arange(int(sizes.max()))
+            steps = torch.arange(max(ROWS, int(sizes.max())))
             real = steps[None, :] < sizes[:, None]  # [owners, length]
             tokens = starts[:, None] + torch.where(real, steps[None, :], 0)
             place_of[tokens[real]] = at + real.view(-1).nonzero()[:, 0]
@@ -131,7 +132,7 @@ class Owners:
     ) -> Tensor:
         if p > 0.0:
             h = x = drop(h, p, noise)
-        hidden = ACTIVATIONS[activation](self.linear(x, tensors, f"{name}.down"))  # [tokens, m]
+        hidden = activate(self.linear(x, tensors, f"{name}.down"), activation)  # [tokens, m]
         return h + self.linear(hidden, tensors, f"{name}.up")
 
     def layer_norm(self, x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -200,7 +201,7 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owners) -> Tensor:
-    if len(owners.slots) == 1:
+    if len(owners.slots) == 1 and x.shape[0] >= ROWS:
         slot = owners.slots[0]
         return F.linear(x, weight[slot], None if bias is None else bias[slot])
     out = x.new_empty(x.shape[0], weight.shape[1])

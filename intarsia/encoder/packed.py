@@ -19,6 +19,9 @@ from torch import Tensor
 # The longest segment of a bucket has at most GROWTH * shortest + SLACK tokens. Wider buckets waste time on padding;
 # narrower buckets need more calls. These values were the fastest in a coarse search on two cores.
 BUCKET_GROWTH, BUCKET_SLACK = 1.6, 8
+# Passes that only predict pad each segment to the next of these lengths (and to multiples of the last), which depends
+# on no other segment. The values of a segment are then the same in every batch, bit for bit.
+RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class Segment(NamedTuple):
@@ -27,6 +30,7 @@ class Segment(NamedTuple):
     ids: Sequence[int]
     types: Sequence[int] | None = None
     asked: np.ndarray | None = None  # [n, 2] the tokens to predict: their positions and true ids (-1: unknown)
+    truncated: bool = False  # the text was longer
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,19 @@ class Bucket:
     padding: Tensor  # [rows, length] bool, True where padded
     padded_places: Tensor  # [number of padded places] index into rows * length
     full: bool  # True without padding
+
+
+class Bucketed(NamedTuple):
+    """All segments of a batch in buckets."""
+
+    buckets: tuple[Bucket, ...]
+    kinds: tuple[int, ...]  # of each bucket
+    places: Tensor  # [N] the index of each token in the concatenated padded rows of all buckets
+
+
+def rung(length: int) -> int:
+    """Return the padded length of a segment in passes without gradients."""
+    return next((r for r in RUNGS if r >= length), -(-length // RUNGS[-1]) * RUNGS[-1])
 
 
 @dataclass(frozen=True)
@@ -97,12 +114,28 @@ class Batch:
     @cached_property
     def whole(self) -> Bucket:
         """All segments as one padded block, for the padded layout."""
-        return self._bucket(list(range(self.rows)))
+        return self._bucket(list(range(self.rows)), rung(self.longest))
 
-    def _bucket(self, rows: list[int]) -> Bucket:
+    def in_rungs(self, kinds: tuple[int, ...] = ()) -> Bucketed:
+        """Return the segments in buckets of equal padded length (and equal kind: a number for each segment)."""
+        if kinds not in self._in_rungs:
+            members: dict[tuple[int, int], list[int]] = {}
+            for row, (length, kind) in enumerate(zip(self.lengths, kinds or (0,) * self.rows, strict=True)):
+                members.setdefault((rung(length), kind), []).append(row)
+            parts = sorted(members.items())
+            buckets = tuple(self._bucket(rows, length) for (length, _), rows in parts)
+            self._in_rungs[kinds] = Bucketed(buckets, tuple(kind for (_, kind), _ in parts), self._places(buckets))
+        return self._in_rungs[kinds]
+
+    @cached_property
+    def _in_rungs(self) -> dict[tuple[int, ...], Bucketed]:
+        return {}
+
+    def _bucket(self, rows: list[int], length: int = 0) -> Bucket:
+        """Return these segments, padded to `length` tokens or to the longest of them."""
         lengths = np.array([self.lengths[r] for r in rows])
         starts = np.array([self.offsets[r] for r in rows])
-        longest = int(lengths.max())
+        longest = max(int(lengths.max()), length)
         steps = np.arange(longest)
         padding = steps[None, :] >= lengths[:, None]  # [rows, longest]
         tokens = starts[:, None] + np.where(padding, 0, steps[None, :])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intarsia.encoder.activations import ACTIVATIONS
+from intarsia.encoder.activations import activate
 from intarsia.encoder.attention import packed_attention
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.ownership import Ownership
@@ -74,7 +74,7 @@ class SiteView:
 
     def activate(self, x: Tensor, activation: str) -> Tensor:
         """Return the named activation of `x`."""
-        return ACTIVATIONS[activation](x)
+        return activate(x, activation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, heads: int, p: float = 0.0) -> Tensor:
         """Return attention within each of the method's own segments; all tensors are [tokens, width]."""

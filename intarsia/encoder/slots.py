@@ -46,9 +46,9 @@ class Slots:
             start += spec.size
         return views
 
-    def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the tensors of one inlay into a slot. Their names and shapes must equal the specs, because a longer row
-        would overwrite the next slot."""
+    def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the tensors of one inlay as a row of the buffer [parameters]. Their names and shapes must equal the
+        specs, because a longer row would overwrite the next slot."""
         given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if given != (expected := {name: spec.shape for name, spec in self.specs.items()}):
             name = next(n for n in {**expected, **given} if expected.get(n) != given.get(n))
@@ -56,9 +56,17 @@ class Slots:
                 f"the tensor {name!r} has the shape {given.get(name)}; its method on this base expects "
                 f"{expected.get(name)} (None: no tensor). Use an inlay that was trained with this method on this base."
             )
-        if self.specs:
-            row = [tensors[name].to(self.buffer.device).reshape(-1) for name in self.specs]
-            torch.cat(row, out=self.buffer[slot])
+        if not self.specs:
+            return self.buffer.new_empty(0, device="cpu")
+        return torch.cat([tensors[name].reshape(-1).to(self.buffer.dtype) for name in self.specs])
+
+    def put(self, slot: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of one inlay into a slot."""
+        self.put_row(slot, self.row(tensors))
+
+    def put_row(self, slot: int, row: Tensor) -> None:
+        """Copy the tensors of one inlay, as `row` returns them, into a slot."""
+        self.buffer[slot].copy_(row, non_blocking=True)
 
     def get(self, slot: int) -> dict[str, Tensor]:
         """Return a copy of the tensors in a slot."""

@@ -40,7 +40,7 @@ def windows(
     truncation = {"truncation": False} if max_length is None else _truncation(pairs is not None, max_length, overlap)
     for first in range(0, len(texts), TEXTS_PER_CALL):
         part = slice(first, first + TEXTS_PER_CALL)
-        encoded = encoder.tokenizer(
+        encoded = encoder.tokenizing.with_options(
             list(texts[part]),
             None if pairs is None else list(pairs[part]),
             return_offsets_mapping=True,

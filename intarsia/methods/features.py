@@ -79,9 +79,9 @@ class Features(Method):
         return (states * shares[:, None]).sum(1) * tensors["mix.scale"]
 
     def pooled(self, tensors: Tensors, rows: Tensor) -> Tensor:
-        import torch.nn.functional as F
+        from intarsia.encoder import rowwise
 
-        return F.relu(F.linear(rows, tensors["hidden.weight"], tensors["hidden.bias"])) if self.hidden else rows
+        return rowwise.linear(rows, tensors["hidden.weight"], tensors["hidden.bias"]).relu() if self.hidden else rows
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         shares = view.tensors["mix.weights"].softmax(1)  # [slots, layers]

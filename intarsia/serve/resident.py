@@ -11,11 +11,12 @@ from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import Slots
-from intarsia.methods import Method
+from intarsia.methods import Method, running_key
+from intarsia.serve.limits import Limits
+from intarsia.serve.staged import Staged
 from intarsia.tasks.learned import Learned
 
-SLOTS = 256  # at most, for each method shape
-SLOT_BYTES = 4 << 30  # at most, for each method shape: large methods get fewer slots
+FEW = 8  # slots; a new shape takes the slots of an idle shape rather than have fewer
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,30 +39,30 @@ class Resident:
 class ServingSlots:
     """The slots of one method shape, with their resident tasks, least recently used first."""
 
-    def __init__(self, method: Method, encoder: Encoder, capacity: int = SLOTS, limit: int = SLOT_BYTES) -> None:
-        """Allocate at most `capacity` slots, in at most `limit` bytes; at least one slot."""
-        specs = method.tensors(encoder.shape)
-        slot_bytes = 4 * sum(spec.size for spec in specs.values())
-        self.capacity = max(1, min(capacity, limit // max(1, slot_bytes)))
+    def __init__(self, method: Method, encoder: Encoder, capacity: int) -> None:
         self.method, self.places = method, method.places(encoder.shape)
-        self.device = encoder.device
-        self.table = Slots(specs, self.capacity, device=encoder.device)
+        self.device, self.capacity = encoder.device, capacity
+        self.table = Slots(method.tensors(encoder.shape), capacity, device=encoder.device)
         self.residents: OrderedDict[str, Resident] = OrderedDict()
-        self.free = list(range(self.capacity))[::-1]
+        self.free = list(range(capacity))[::-1]
 
-    def put(self, key: str, learned: Learned) -> Resident:
-        """Copy a task's tensors into its present slot, a free slot, or the slot of the least recently used task."""
+    @property
+    def bytes(self) -> int:
+        return self.table.buffer.numel() * self.table.buffer.element_size()
+
+    def put(self, key: str, staged: Staged) -> Resident:
+        """Copy a task into its present slot, a free slot, or the slot of the least recently used task."""
         old = self.residents.pop(key, None)
         if old is None and not self.free:
             old = self.residents.popitem(last=False)[1]
         slot = self.free.pop() if old is None else old.slot
         try:
-            self.table.put(slot, learned.method_tensors)
+            assert staged.row is not None
+            self.table.put_row(slot, staged.row)
         except BaseException:
             self.free.append(slot)
             raise
-        head = {name: tensor.to(self.device) for name, tensor in learned.head_tensors.items()}
-        resident = self.residents[key] = Resident(_without_tensors(learned), head, self, slot)
+        resident = self.residents[key] = Resident(staged.learned, _moved(staged.head_tensors, self.device), self, slot)
         return resident
 
     def drop(self, key: str) -> None:
@@ -70,18 +71,92 @@ class ServingSlots:
             self.free.append(resident.slot)
 
 
+class Residents:
+    """All tasks on the device, within the limits: slots by method shape, and tasks with weights of their own."""
+
+    def __init__(self, encoder: Encoder, limits: Limits) -> None:
+        self.encoder, self.limits = encoder, limits
+        self.shapes: OrderedDict[tuple[object, ...], ServingSlots] = OrderedDict()  # least recently used first
+        self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self.evictions = 0
+
+    def find(self, key: str) -> Resident | None:
+        """Return a resident task, and mark it and its shape as the most recently used."""
+        for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
+            if (resident := residents.get(key)) is not None:
+                residents.move_to_end(key)
+                if resident.slots is not None:
+                    self.shapes.move_to_end(running_key(resident.slots.method))
+                return resident
+        return None
+
+    def put(self, key: str, staged: Staged) -> Resident:
+        """Copy a task to the device. The least recently used task of its kind leaves if there is no room."""
+        learned = staged.learned
+        if not learned.method.changes_base:
+            slots = self.slots_for(learned.method)
+            self.evictions += key not in slots.residents and not slots.free
+            return slots.put(key, staged)
+        while len(self.own_weights) >= self.limits.own_weights:
+            self.own_weights.popitem(last=False)
+            self.evictions += 1
+        resident = self.own_weights[key] = with_own_weights(learned, self.encoder)
+        return resident
+
+    def slots_for(self, method: Method) -> ServingSlots:
+        """Return the slots of a method's shape."""
+        key = running_key(method)
+        if key not in self.shapes:
+            self.shapes[key] = ServingSlots(method, self.encoder, self._capacity(method))
+        self.shapes.move_to_end(key)
+        return self.shapes[key]
+
+    def capacity(self, method: Method) -> int:
+        """Return the number of tasks of a method's shape that one pass can hold."""
+        known = self.shapes.get(running_key(method))
+        return self._capacity(method, free=False) if known is None else known.capacity
+
+    def _capacity(self, method: Method, *, free: bool = True) -> int:
+        """Return the slots of a new shape: half of the bytes that are left. If that is too little, idle shapes leave
+        (`free`: now)."""
+        limit = self.limits.slot_bytes
+        assert limit is not None
+        size = max(1, 4 * sum(spec.size for spec in method.tensors(self.encoder.shape).values()))
+        shapes = list(self.shapes.items())
+        left = limit - sum(slots.bytes for _, slots in shapes)
+        while (capacity := min(self.limits.slots, left // 2 // size)) < min(FEW, self.limits.slots) and shapes:
+            key, idle = shapes.pop(0)
+            left += idle.bytes
+            if free:
+                del self.shapes[key]
+        return max(1, capacity, min(self.limits.slots, left // size) if capacity < FEW else 0)
+
+    def drop(self, key: str) -> None:
+        """Remove a task from the device, if it is resident."""
+        self.own_weights.pop(key, None)
+        for slots in self.shapes.values():
+            slots.drop(key)
+
+    def retire(self, key: str) -> None:
+        """Mark a task as the least recently used."""
+        for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
+            if key in residents:
+                residents.move_to_end(key, last=False)
+
+    def keys(self) -> list[str]:
+        return [*self.own_weights, *(key for slots in self.shapes.values() for key in slots.residents)]
+
+
 def with_own_weights(learned: Learned, encoder: Encoder) -> Resident:
     """Return a resident task that changes the base, with the weights that replace the base's in its passes."""
     device, shape = encoder.device, encoder.shape
-    tensors = {name: tensor.to(device) for name, tensor in learned.method_tensors.items()}
+    tensors = _moved(learned.method_tensors, device)
     last = learned.method.phases(shape)[-1].name
     with torch.no_grad():
         weights = learned.method.weights(last, shape, tensors, tensors, encoder.weights)
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
-    head = {name: tensor.to(device) for name, tensor in learned.head_tensors.items()}
-    return Resident(learned, head, weights=weights)
+    return Resident(learned, _moved(learned.head_tensors, device), weights=weights)
 
 
-def _without_tensors(learned: Learned) -> Learned:
-    """Return `learned` without its tensors: the slot holds a copy, so the originals can be freed."""
-    return Learned(learned.method, learned.head, learned.task_kind, {})
+def _moved(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

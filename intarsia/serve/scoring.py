@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from intarsia.encoder.encoder import Encoder
+from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
@@ -20,5 +21,5 @@ def score(
     """Return the score with a 95 % bootstrap interval over the examples."""
     inputs = learned.task_kind.inputs(examples, encoder, max_length)
     task = Served("", Interface(learned.task_kind, max_length=max_length), lambda: learned)
-    predictions = Predictor(encoder, slots=1).predict([(task, segment) for segment in inputs.segments])
+    predictions = Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])
     return learned.task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder import rowwise
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import OUTSIDE
@@ -87,16 +87,18 @@ class Head:
             weight, bias = encoder.pooler
             replaced = pooler or {}
             weight, bias = replaced.get("weight", weight), replaced.get("bias", bias)
-            rows = torch.tanh(F.linear(rows.to(weight.dtype), weight, bias.to(weight.dtype)))
+            rows = torch.tanh(rowwise.linear(rows.to(weight.dtype), weight, bias.to(weight.dtype)))
         elif self.pooling == "trained-pooler":
             rows = torch.tanh(
-                F.linear(rows.to(tensors["pooler.weight"].dtype), tensors["pooler.weight"], tensors["pooler.bias"])
+                rowwise.linear(
+                    rows.to(tensors["pooler.weight"].dtype), tensors["pooler.weight"], tensors["pooler.bias"]
+                )
             )
         if own is not None:
             rows = own(rows)
         rows = rows.to(tensors["output.weight"].dtype)
         rows = drop(rows, encoder.hidden_dropout, noise)
-        return F.linear(rows, tensors["output.weight"], tensors["output.bias"])
+        return rowwise.linear(rows, tensors["output.weight"], tensors["output.bias"])
 
     def to_dict(self) -> dict[str, Any]:
         return {"outputs": self.outputs, "pooling": self.pooling}

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder import rowwise
 from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Example, Kind
@@ -163,7 +164,7 @@ class TaskKind:
         if self.kind == "label":
             return torch.softmax(logits, -1).numpy()
         if self.kind == "labels":
-            return torch.sigmoid(logits).numpy()
+            return rowwise.elementwise(torch.sigmoid, logits).numpy()
         return logits.numpy() * self.spread + self.mean
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:

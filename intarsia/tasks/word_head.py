@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder import rowwise
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.spec import Spec
@@ -64,11 +65,11 @@ class WordHead(Head):
         if own is not None:
             rows = own(rows)
         rows = rows.to(tensors["dense.weight"].dtype)
-        rows = _activation(encoder.model.config)(F.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
+        rows = _activation(encoder.model.config)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
         rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], _eps(encoder))
         name = encoder.shape.words.name
         words = (weights or {}).get(name, encoder.weights[name])
-        return F.linear(rows.to(words.dtype), words).to(rows.dtype) + tensors["output.bias"]
+        return rowwise.linear(rows.to(words.dtype), words, None).to(rows.dtype) + tensors["output.bias"]
 
     def to_dict(self) -> dict[str, Any]:
         return {"outputs": "tied to the word embeddings", "pooling": self.pooling}

@@ -49,6 +49,48 @@ def test_add_load_and_versions(store: Store) -> None:
     assert store.verify() == [] and hidden(store) == []
 
 
+def test_a_version_that_is_held_back_is_kept_and_not_served(store: Store) -> None:
+    store.add(make_inlay(value=1.0))
+    held = store.add(make_inlay(value=2.0), serve=False)
+    assert (held.version, held.held) == (2, True)
+    for view in (store, Store(store.folder)):
+        assert [entry.held for entry in view.versions("sentiment")] == [False, True]
+        assert view.entry("sentiment").version == view.entries()[0].version == 1
+        assert_same_tensors(view.load("sentiment").tensors, make_inlay(value=1.0).tensors)
+        assert_same_tensors(view.load("sentiment", 2).tensors, make_inlay(value=2.0).tensors)
+    content = held.path.read_bytes()
+    held.path.write_bytes(content[:-1])
+    assert store.entry("sentiment").version == 1, "damage does not make it the served version"
+    held.path.write_bytes(content)
+    assert store.restore("sentiment", 2).version == store.entry("sentiment").version == 3
+    assert store.add(make_inlay(value=4.0), serve=False).version == 4
+    assert store.add(make_inlay(value=5.0)).version == store.entry("sentiment").version == 5
+    assert store.verify(rebuild=True) == [] and store.entry("sentiment").version == 5
+
+
+def test_marks_leave_with_their_versions(store: Store) -> None:
+    store.add(make_inlay(value=1.0))
+    store.add(make_inlay(value=2.0), serve=False)
+    store.remove("sentiment", 2)
+    assert store.add(make_inlay(value=3.0)).version == store.entry("sentiment").version == 2, "the number is free again"
+    store.add(make_inlay(value=4.0), serve=False)
+    store.remove("sentiment", 1)
+    store.remove("sentiment", 2)
+    assert store.entry("sentiment").version == 3, "the only version is served, held back or not"
+    store.remove("sentiment")
+    assert not (store.folder / "inlays" / "sentiment").exists()
+
+
+def test_a_held_version_whose_number_was_taken_marks_only_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add(make_inlay(value=1.0))
+    store.add(make_inlay(value=2.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(store._catalog, "versions", lambda name: [1])  # as if version 2 had come in meanwhile
+        assert store.add(make_inlay(value=3.0), serve=False).version == 3
+    assert [entry.held for entry in store.versions("sentiment")] == [False, False, True]
+    assert len(list((store.folder / "inlays" / "sentiment").glob("*.held"))) == 1
+
+
 def test_unknown_names_and_versions_are_answered_helpfully(store: Store) -> None:
     for name in ("sentiment", "topic"):
         store.add(make_inlay(name))

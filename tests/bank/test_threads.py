@@ -56,7 +56,7 @@ def test_answers_are_those_of_a_version_that_was_served(tmp_path: Path) -> None:
         assert all(call.result() for call in asking)
 
 
-def test_a_cold_start_from_many_threads_makes_one_predictor(tmp_path: Path) -> None:
+def test_a_cold_start_from_many_threads_makes_one_engine(tmp_path: Path) -> None:
     bank = intarsia.open(tmp_path, tiny_with_words())
     bank.learn("a", opinions(40), Bottleneck(4), settings=QUICK)
     cold = intarsia.open(tmp_path, bank.encoder)
@@ -64,12 +64,12 @@ def test_a_cold_start_from_many_threads_makes_one_predictor(tmp_path: Path) -> N
 
     def ask(_: int) -> tuple[object, list[float | None]]:
         ready.wait()
-        return cold.predictor, [p.probability for p in cold.predict("a", TEXTS)]
+        return cold.engine, [p.probability for p in cold.predict("a", TEXTS)]
 
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(ask, range(6)))
-    assert len({id(predictor) for predictor, _ in found}) == 1
-    (slots,) = cold.predictor.shapes.values()
+    assert len({id(engine) for engine, _ in found}) == 1
+    (slots,) = cold.engine.predictor.shapes.values()
     assert len(slots.residents) == 1
     assert all(answers == found[0][1] for _, answers in found)
     assert found[0][1] == pytest.approx([p.probability for p in bank.predict("a", TEXTS)])

@@ -31,7 +31,8 @@ from intarsia.methods import (
     TopLayers,
     from_dict,
 )
-from intarsia.serve.predictor import OWN_WEIGHTS, Predictor
+from intarsia.serve.limits import Limits
+from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.heads import Pooling
@@ -133,13 +134,13 @@ def test_a_task_answers_as_it_did_in_training(bank: Bank, name: str) -> None:
 def test_mixed_requests_of_all_methods_equal_separate_ones(bank: Bank) -> None:
     """Those that changed the base too, more of them than are kept ready, in any order."""
     requests = [(name, text) for text in TEXTS for name in TASKS]
-    assert sum(method.changes_base for method, _ in TASKS.values()) > OWN_WEIGHTS
+    assert sum(method.changes_base for method, _ in TASKS.values()) > Limits().own_weights
     fresh = intarsia.open(bank.store.folder, encoder())
     mixed = probabilities(fresh, requests)
     assert np.array_equal(mixed, probabilities(fresh, requests))
-    assert np.allclose(mixed, probabilities(fresh, requests[::-1])[::-1], atol=1e-5)
+    assert np.array_equal(mixed, probabilities(fresh, requests[::-1])[::-1])
     for request, answer in zip(requests, mixed, strict=True):
-        assert np.allclose(probabilities(fresh, [request])[0], answer, atol=1e-5), request
+        assert np.array_equal(probabilities(fresh, [request])[0], answer), request
     encoder().check_frozen()
 
 
@@ -168,11 +169,14 @@ def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:
     changing = [name for name, (method, _) in TASKS.items() if method.changes_base]
     segment = encoder().tokenize(["good film"])[0]
     first = predictor.predict([(known[name], segment) for name in changing])
-    assert list(predictor.own_weights) == changing[-OWN_WEIGHTS:] and len(changing) > OWN_WEIGHTS
+    assert (
+        list(predictor.residents.own_weights) == changing[-Limits().own_weights :]
+        and len(changing) > Limits().own_weights
+    )
     again = [predictor.predict([(known[name], segment)])[0] for name in reversed(changing)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     predictor.drop(changing[0])
-    assert changing[0] not in predictor.own_weights
+    assert changing[0] not in predictor.residents.own_weights
 
 
 def test_a_dropped_task_answers_anew(bank: Bank) -> None:
@@ -180,7 +184,7 @@ def test_a_dropped_task_answers_anew(bank: Bank) -> None:
     known = served(bank)
     segment = encoder().tokenize(["good film and a plum"])[0]
     expected = {name: Predictor(encoder()).predict([(task, segment)])[0] for name, task in known.items()}
-    predictor = Predictor(encoder(), slots=2)
+    predictor = Predictor(encoder(), Limits(slots=2))
     for name in ["full", "lt-sft", "houlsby", "full", "lora", "top", "houlsby", "features", "lora"]:
         predictor.drop("one")
         one = Served("one", known[name].interface, known[name].load)

@@ -12,6 +12,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck
+from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor, Request
 from intarsia.serve.served import Served
 from intarsia.tasks.heads import Head, Pooling
@@ -54,15 +55,15 @@ def requests(encoder: Encoder, tasks: dict[str, Learned]) -> list[Request]:
 
 
 def alone(encoder: Encoder, asked: list[Request]) -> list[np.ndarray]:
-    return [Predictor(encoder, slots=1).predict([one])[0] for one in asked]
+    return [Predictor(encoder, Limits(slots=1)).predict([one])[0] for one in asked]
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 256])
 def test_mixed_requests_equal_separate_ones(encoder: Encoder, tasks: dict[str, Learned], slots: int) -> None:
     asked = requests(encoder, tasks)
-    mixed = Predictor(encoder, slots=slots).predict(asked)
+    mixed = Predictor(encoder, Limits(slots=slots)).predict(asked)
     for a, b in zip(mixed, alone(encoder, asked), strict=True):
-        assert np.allclose(a, b, atol=1e-5)
+        assert np.array_equal(a, b)
 
 
 def test_methods_that_differ_in_their_start_only_share_slots(encoder: Encoder) -> None:
@@ -74,7 +75,7 @@ def test_methods_that_differ_in_their_start_only_share_slots(encoder: Encoder) -
 
 
 def test_adding_replacing_and_dropping_touch_one_slot(encoder: Encoder, tasks: dict[str, Learned]) -> None:
-    predictor = Predictor(encoder, slots=4)
+    predictor = Predictor(encoder, Limits(slots=4))
     asked = requests(encoder, {key: tasks[key] for key in ("s0", "s1")})
     before = predictor.predict(asked)
     (slots,) = predictor.shapes.values()
@@ -98,7 +99,7 @@ def test_the_least_recently_asked_makes_room(encoder: Encoder, tasks: dict[str, 
     def counted(key: str) -> Served:
         return Served(key, Interface(tasks[key].task_kind), lambda: loads.append(key) or tasks[key])  # type: ignore[func-returns-value]
 
-    predictor = Predictor(encoder, slots=2)
+    predictor = Predictor(encoder, Limits(slots=2))
     for key in ["s0", "s1", "s0", "s2", "s0", "s1"]:
         predictor.hold(counted(key))
     assert loads == ["s0", "s1", "s2", "s1"]
@@ -107,7 +108,7 @@ def test_the_least_recently_asked_makes_room(encoder: Encoder, tasks: dict[str, 
 
 
 def test_wide_methods_get_fewer_slots(encoder: Encoder, tasks: dict[str, Learned]) -> None:
-    predictor = Predictor(encoder, slot_bytes=3 * 4 * Bottleneck(4).count(encoder.shape))
+    predictor = Predictor(encoder, Limits(slot_bytes=3 * 4 * Bottleneck(4).count(encoder.shape)))
     asked = requests(encoder, {key: tasks[key] for key in ("s0", "s1", "s2", "s3", "s4")})
     predictor.predict(asked)
     (slots,) = predictor.shapes.values()
@@ -116,7 +117,7 @@ def test_wide_methods_get_fewer_slots(encoder: Encoder, tasks: dict[str, Learned
 
 def test_tensors_that_do_not_fit_their_method_reach_no_slot(encoder: Encoder, tasks: dict[str, Learned]) -> None:
     """A longer tensor would be written into the next task's slot."""
-    predictor = Predictor(encoder, slots=2)
+    predictor = Predictor(encoder, Limits(slots=2))
     asked = requests(encoder, {key: tasks[key] for key in ("s0", "s1")})
     before = predictor.predict(asked)
     wide = learned(encoder, 5, Bottleneck(8))
@@ -141,9 +142,9 @@ def test_threads_get_the_bits_of_serial_calls(encoder: Encoder, tasks: dict[str,
         ]
         for i in range(24)
     ]
-    serial = Predictor(encoder, slots=slots)
+    serial = Predictor(encoder, Limits(slots=slots))
     expected = [serial.predict(call) for call in calls]
-    predictor = Predictor(encoder, slots=slots)
+    predictor = Predictor(encoder, Limits(slots=slots))
 
     def ask(i: int) -> list[np.ndarray]:
         if i % 7 == 3:

@@ -1,0 +1,175 @@
+"""From asks to rows: resolve the tasks, check and tokenize the texts. Runs in the threads of the callers.
+
+A bad ask gets its own error, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.packed import Segment
+from intarsia.errors import IntarsiaError
+from intarsia.serve.ask import Answer, Ask
+from intarsia.serve.prediction import Prediction
+from intarsia.serve.served import Served
+from intarsia.tasks.examples import Example
+from intarsia.tasks.inputs import Inputs
+
+Resolve = Callable[[str, "int | None"], Served]
+
+
+@dataclass(eq=False)
+class Group:
+    """The asks of one call for one version of one task (None: the plain base)."""
+
+    served: Served | None
+    places: list[int] = field(default_factory=list)  # of the asks in the call
+    examples: list[Example] = field(default_factory=list)
+    inputs: Inputs = field(default_factory=lambda: Inputs([]))
+    embed: bool = False
+    outputs: list[Any] = field(default_factory=list)  # one per segment, filled by passes
+
+    @property
+    def key(self) -> str | None:
+        return None if self.served is None else self.served.key
+
+    def answers(self, asks: Sequence[Ask]) -> dict[int, Answer]:
+        """Return the answer of each place; call it when all outputs are there."""
+        vectors: Sequence[Any] = self.outputs if self.embed else [None] * len(self.places)
+        predictions: Sequence[Prediction | None] = [None] * len(self.places)
+        if not self.embed:
+            assert self.served is not None
+            described = self.served.interface.task_kind.describe_all(self.examples, self.inputs, self.outputs)
+            predictions = [Prediction.of(self.served.name, answer) for answer in described]
+        version, kind = (None, None) if self.served is None else (self.served.version, self.served.kind)
+        tokens, truncated = self._sizes()
+        return {
+            place: Answer(
+                asks[place], predictions[i], vectors[i], version=version, kind=kind,
+                tokens=tokens[i], truncated=truncated[i],
+            )
+            for i, place in enumerate(self.places)
+        }  # fmt: skip
+
+    def _sizes(self) -> tuple[list[int], list[bool]]:
+        owners = self.inputs.owners or range(len(self.inputs.segments))
+        tokens, truncated = [0] * len(self.places), [False] * len(self.places)
+        for owner, segment in zip(owners, self.inputs.segments, strict=True):
+            tokens[owner] += len(segment.ids)
+            truncated[owner] |= segment.truncated
+        return tokens, truncated
+
+
+@dataclass(eq=False)
+class Prepared:
+    """The groups of a call, and the errors of its other asks."""
+
+    groups: list[Group]
+    errors: dict[int, IntarsiaError]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(segment.ids) for group in self.groups for segment in group.inputs.segments)
+
+
+def prepare(asks: Sequence[Ask], resolve: Resolve, encoder: Encoder, *, truncate: bool) -> Prepared:
+    """Return the rows of a call."""
+    errors: dict[int, IntarsiaError] = {}
+    groups: dict[tuple[Any, ...], Group] = {}
+    unresolved: dict[tuple[str, int | None], IntarsiaError] = {}
+    for place, ask in enumerate(asks):
+        try:
+            if ask.task is not None and (ask.task, ask.version) in unresolved:
+                raise unresolved[ask.task, ask.version]
+            # A task has only pairs or only single texts; the plain base takes both.
+            key = (ask.task, ask.version, ask.embed, ask.task is None and isinstance(ask.text, str))
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group(_resolved(ask, resolve, unresolved), embed=ask.embed)
+            example = _example(ask, group.served)
+        except IntarsiaError as error:
+            errors[place] = error
+            continue
+        group.places.append(place)
+        group.examples.append(example)
+    found = [group for group in groups.values() if group.places]
+    _tokenize(found, encoder, errors)
+    if not truncate:
+        _refuse_long(found, errors)
+    return Prepared([group for group in found if group.places], errors)
+
+
+def _resolved(ask: Ask, resolve: Resolve, unresolved: dict[tuple[str, int | None], IntarsiaError]) -> Served | None:
+    if ask.task is None:
+        return None
+    try:
+        return resolve(ask.task, ask.version)
+    except IntarsiaError as error:
+        unresolved[ask.task, ask.version] = error
+        raise
+
+
+def _example(ask: Ask, served: Served | None) -> Example:
+    if served is not None:
+        interface = served.interface
+        return interface.task_kind.parse_request(ask.text, served.name, interface.pairs)
+    if not ask.embed:
+        raise IntarsiaError("the plain base has no head and predicts nothing: name a task, or ask for a vector.")
+    if isinstance(ask.text, str):
+        return Example(ask.text)
+    match ask.text:
+        case [str(first), str(second)]:
+            return Example(first, second)
+    raise IntarsiaError(f"a vector is of a text or of a pair of texts, not of {type(ask.text).__name__}.")
+
+
+def _tokenize(groups: Sequence[Group], encoder: Encoder, errors: dict[int, IntarsiaError]) -> None:
+    """Set the inputs of every group. Groups of plain rows with one maximum length are tokenized in one call."""
+    shared: dict[tuple[int | None, bool], list[Group]] = {}
+    for group in groups:
+        interface = None if group.served is None else group.served.interface
+        if interface is None or not interface.task_kind.reads_tokens:
+            limit = None if interface is None else interface.max_length
+            shared.setdefault((limit, group.examples[0].pair is not None), []).append(group)
+            continue
+        try:
+            group.inputs = interface.inputs(group.examples, encoder)
+        except IntarsiaError as error:
+            errors.update(dict.fromkeys(group.places, error))
+            group.places.clear()
+    for (limit, _), members in shared.items():
+        examples = [example for group in members for example in group.examples]
+        try:
+            segments = encoder.tokenize([e.text for e in examples], [e.pair for e in examples], max_length=limit)
+        except IntarsiaError as error:
+            for group in members:
+                errors.update(dict.fromkeys(group.places, error))
+                group.places.clear()
+            continue
+        first = 0
+        for group in members:
+            group.inputs = Inputs(segments[first : first + len(group.examples)])
+            first += len(group.examples)
+
+
+def _refuse_long(groups: Sequence[Group], errors: dict[int, IntarsiaError]) -> None:
+    for group in groups:
+        if not any(segment.truncated for segment in group.inputs.segments):
+            continue
+        tokens, truncated = group._sizes()
+        kept = [i for i, long in enumerate(truncated) if not long]
+        for i, place in enumerate(group.places):
+            if truncated[i]:
+                errors[place] = IntarsiaError(
+                    f"the text is longer than the {tokens[i]} tokens that this task reads. Shorten it, or allow "
+                    "truncation."
+                )
+        owners = group.inputs.owners or range(len(group.inputs.segments))
+        assert list(owners) == list(range(len(group.places))), "only plain rows are ever truncated"
+        segments: list[Segment] = [group.inputs.segments[i] for i in kept]
+        group.inputs = Inputs(segments)
+        group.examples = [group.examples[i] for i in kept]
+        group.places = [group.places[i] for i in kept]
