@@ -9,7 +9,7 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -18,7 +18,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, default_metric
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from intarsia.bank.export import Exported
+    from intarsia.bank.precision_report import PrecisionReport
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
     from intarsia.serve.ask import Answer, Ask
@@ -92,6 +93,8 @@ class Bank:
 
         try:
             return Encoder.load(source, device=self.device, precision=self.precision)
+        except PrecisionError:
+            raise
         except EncoderError as error:
             if self._given is not None or self.store.encoder is None:
                 raise
@@ -194,7 +197,7 @@ class Bank:
         if self.precision == "int8":
             from intarsia.encoder.int8 import SERVES_ONLY
 
-            raise EncoderError(SERVES_ONLY)
+            raise PrecisionError(SERVES_ONLY)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text], *, version: int | None = None) -> list[Prediction]: ...
@@ -275,6 +278,26 @@ class Bank:
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
         interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
         return Evaluation(name, metric, interval, len(examples))
+
+    def compare_precisions(
+        self,
+        data: Mapping[str, Any] | str | Path | None = None,
+        *,
+        texts: str | Path | None = None,
+        limit: int | None = None,
+        watch: Callable[[str], None] | None = None,
+        **columns: Any,
+    ) -> PrecisionReport:
+        """Score every task in the precision of the bank's base and, if that is int8, also in float32.
+
+        `data` maps tasks to labelled data, or is a folder with files or folders named after tasks. Other tasks are
+        scored on the test part of the data that they learned from, if it still exists. `texts` is a file with texts:
+        tasks without labelled data are compared by their answers. `limit` is the largest number of rows for each task.
+        `watch` is called with the name of each task.
+        """
+        from intarsia.bank.precision_report import compare
+
+        return compare(self.store, self.encoder, data, texts=texts, limit=limit, watch=watch, **columns)
 
     def tasks(self) -> list[Entry]:
         """Return the served version of every task; `predict` uses these versions."""

@@ -28,7 +28,7 @@ from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.tokenizing import Tokenizing
 from intarsia.encoder.word_head import read_word_head
-from intarsia.errors import EncoderError
+from intarsia.errors import EncoderError, PrecisionError
 from intarsia.memory import keep_freed_memory
 
 _TOLERANCE = 1e-4  # for the self-check after attaching: float32 rounding, with room for other kernels
@@ -105,7 +105,7 @@ class Encoder:
         The float32 weights and `fingerprint` do not change. Raises if int8 does not work or pay on this processor.
         """
         if on and (self.device.type, self.dtype) != ("cpu", torch.float32):
-            raise EncoderError("int8 needs a float32 base on a CPU. Load the base with precision='int8'.")
+            raise PrecisionError("int8 needs a float32 base on a CPU. Load the base with precision='int8'.")
         linears = self._linears()
         if on:
             int8_probe.require(linears, self.name)
@@ -124,7 +124,7 @@ class Encoder:
     def check_trains(self) -> None:
         """Raise if this base serves only."""
         if self.precision == "int8":
-            raise EncoderError(SERVES_ONLY)
+            raise PrecisionError(SERVES_ONLY)
 
     @property
     def precision(self) -> str:
@@ -343,25 +343,25 @@ def _precision(given: str | None, device: str) -> torch.dtype:
     """Return the dtype for a precision option on a device; raise if either is not available."""
     known = {"bf16": torch.bfloat16, "float32": torch.float32, "int8": torch.float32}
     if given is not None and given not in known:
-        raise EncoderError(f"the precision {given!r} is not known; expected one of: {', '.join(known)}.")
+        raise PrecisionError(f"the precision {given!r} is not known; expected one of: {', '.join(known)}.")
     try:
         number = torch.device(device).index or 0
     except RuntimeError as error:
-        raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
+        raise PrecisionError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
     if not device.startswith("cuda"):
         if given == "bf16":
-            raise EncoderError("bf16 needs a GPU; on CPUs the base computes in float32. Omit --precision.")
+            raise PrecisionError("bf16 needs a GPU; on CPUs the base computes in float32. Omit --precision.")
         return torch.float32
     if given == "int8":
-        raise EncoderError("int8 is for CPUs; on GPUs the base computes in bf16 or float32. Omit --precision.")
+        raise PrecisionError("int8 is for CPUs; on GPUs the base computes in bf16 or float32. Omit --precision.")
     if not torch.cuda.is_available():
-        raise EncoderError(
+        raise PrecisionError(
             f"the device {device!r} is not available: PyTorch finds no GPU. Use --device cpu, or install a build of "
             "PyTorch with CUDA on a machine with a GPU."
         )
     if number >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise EncoderError(f"there is no {device}: this machine has {count} GPU(s), numbered from cuda:0.")
+        raise PrecisionError(f"there is no {device}: this machine has {count} GPU(s), numbered from cuda:0.")
     if given is not None:
         return known[given]
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32

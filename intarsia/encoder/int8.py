@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intarsia.errors import EncoderError
+from intarsia.errors import PrecisionError
 
 SERVES_ONLY = "an int8 base serves only, and computes no gradients. Train in float32: omit the precision."
 LEVELS = 127  # of each sign
@@ -62,7 +62,7 @@ class Int8Linears:
     def product(self, x: Tensor, weight: Int8Weight) -> list[Tensor]:
         """Return x W' + b for each weight that was quantized together: [.., out] of float32."""
         if torch.is_grad_enabled() and x.requires_grad:
-            raise EncoderError(SERVES_ONLY)
+            raise PrecisionError(SERVES_ONLY)
         flat = x.reshape(-1, x.shape[-1])
         widths = [len(bias) for bias in weight.biases]
         outputs = [torch.empty(len(flat), width) for width in widths]

@@ -23,7 +23,7 @@ import torch
 
 from intarsia import files, provenance
 from intarsia.encoder.frozen import FrozenLinear
-from intarsia.errors import EncoderError, IntarsiaError
+from intarsia.errors import IntarsiaError, PrecisionError
 
 LEAST_FULL, LEAST_FEW = 1.25, 0.9  # times as fast as float32: with these and more, int8 pays
 SECONDS = 180.0  # a trial that takes longer has failed
@@ -79,7 +79,8 @@ class Verdict:
         if self.float32 and limited.float32:
             share = sum(self.float32.values()) / sum(limited.float32.values())
             cost = f"; float32 then runs at {share:.0%} of its speed"
-        return f"With the environment variable {ISA}={LIMITED}, {limited.describe()} Set it before the program starts{cost}."
+        setting = f"the environment variable {ISA}={LIMITED}"
+        return f"With {setting}, {limited.describe()} Set it before the program starts{cost}."
 
 
 def _ratio(measured: Mapping[str, float] | None) -> float:
@@ -90,7 +91,7 @@ def require(linears: Sequence[FrozenLinear], name: str) -> Verdict:
     """Raise unless int8 works and pays for these layers on this processor."""
     found = verdict(linears)
     if not found.pays:
-        raise EncoderError(
+        raise PrecisionError(
             f"int8 is not available for the base {name} on this processor ({processor()}, PyTorch "
             f"{torch.__version__}): {found.describe()} Use float32: omit --precision (in Python: precision)."
         )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from intarsia.encoder.encoder import Encoder
 from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
+from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.metrics import Interval
 
@@ -20,6 +23,10 @@ def score(
 ) -> Interval:
     """Return the score with a 95 % bootstrap interval over the examples."""
     inputs = learned.task_kind.inputs(examples, encoder, max_length)
-    task = Served("", Interface(learned.task_kind, max_length=max_length), lambda: learned)
-    predictions = Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])
-    return learned.task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
+    return learned.task_kind.measure(metric, examples, inputs, predictions(learned, inputs, encoder), RESAMPLES)
+
+
+def predictions(learned: Learned, inputs: Inputs, encoder: Encoder) -> list[np.ndarray]:
+    """Return the outputs of the task for each row of the inputs."""
+    task = Served("", Interface(learned.task_kind), lambda: learned)
+    return Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])

@@ -89,7 +89,9 @@ def test_a_row_that_is_not_finite_spoils_no_other_row() -> None:
     x[7, 3], x[9, 0] = torch.nan, torch.inf
     spoiled = layer(x)
     kept = [i for i in range(len(x)) if i not in (7, 9)]
-    assert torch.equal(spoiled[kept], clean[kept]) and not spoiled[7].isfinite().any() and not spoiled[9].isfinite().any()
+    assert (
+        torch.equal(spoiled[kept], clean[kept]) and not spoiled[7].isfinite().any() and not spoiled[9].isfinite().any()
+    )
 
 
 def test_query_key_and_value_quantize_their_input_once_and_keep_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:

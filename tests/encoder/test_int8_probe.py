@@ -22,7 +22,7 @@ FAST = Verdict(
     full={"tokens": 1024, "float32": 0.3, "int8": 0.1},
 )  # fmt: skip
 SLOW = Verdict(few={"tokens": 16, "float32": 2.0, "int8": 1.0}, full={"tokens": 1024, "float32": 0.3, "int8": 0.29})
-KILLED = "import os, signal; print('{\"float32\": {\"16\": 1.0}}', flush=True); os.kill(os.getpid(), signal.SIGILL)"
+KILLED = 'import os, signal; print(\'{"float32": {"16": 1.0}}\', flush=True); os.kill(os.getpid(), signal.SIGILL)'
 
 
 @pytest.fixture
@@ -75,7 +75,9 @@ def test_too_slow_is_said_with_the_times_and_tried_again(
     layers: list[FrozenLinear], trials: Callable[..., list[dict[str, str]]], cache: Path
 ) -> None:
     trials(SLOW, FAST)
-    with pytest.raises(EncoderError, match=r"290\.00 ms in int8 and 300\.00 ms in float32 for 1024 tokens.*--precision"):
+    with pytest.raises(
+        EncoderError, match=r"290\.00 ms in int8 and 300\.00 ms in float32 for 1024 tokens.*--precision"
+    ):
         int8_probe.require(layers, "base")
     assert not cache.exists() and int8_probe.require(layers, "base") == FAST
 
@@ -109,9 +111,7 @@ def test_a_killed_trial_is_a_verdict_and_the_limit_is_tried(
     assert len(list(cache.iterdir())) == 1
 
 
-def test_a_limit_that_helps_is_named(
-    layers: list[FrozenLinear], trials: Callable[..., list[dict[str, str]]]
-) -> None:
+def test_a_limit_that_helps_is_named(layers: list[FrozenLinear], trials: Callable[..., list[dict[str, str]]]) -> None:
     given = trials(Verdict("a crash", float32={"16": 0.9}), FAST)
     with pytest.raises(EncoderError, match=r"Set it before the program starts; float32 then runs at 90% of its speed"):
         int8_probe.require(layers, "base")
