@@ -36,6 +36,13 @@ class Refused(BankError):
     """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
 
 
+class StorageError(BankError, OSError):
+    """The operating system refused to read or write a file; `errno` is its code. `intarsia.files` raises it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Replaced(BankError):
     """Another process removed or replaced a version before this one could read it: resolve the task again."""
 
@@ -56,6 +63,10 @@ class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
 
 
+class ServiceError(IntarsiaError):
+    """A service cannot be reached, refuses a key, or fails."""
+
+
 class IntarsiaWarning(UserWarning):
     """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
 
@@ -68,6 +79,15 @@ def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
+
+
+MOST_SEED = 2**63 - 1  # what PyTorch's generators take
+
+
+def check_seed(seed: int, most: int = MOST_SEED) -> None:
+    """Raise unless every random generator takes this seed."""
+    if not 0 <= seed <= most:
+        raise IntarsiaError(f"seed must be at least 0 and at most {most} (2^{most.bit_length()} - 1), not {seed}.")
 
 
 def check_extra(extra: str, *modules: str) -> None:

@@ -125,7 +125,12 @@ class _Model:
         pooling = inlay.head["pooling"]
         self.limit = min(inlay.training.get("max_length") or encoder.max_length, encoder.max_length)
         self.weights = merged(inlay, method, encoder)
-        self.head = inlay.learned.head_tensors
+        self.temperature = float(inlay.head.get("temperature", 1.0))
+        scaled = ("output.weight", "output.bias")  # so that the folder's probabilities are the bank's
+        self.head = {
+            name: tensor / self.temperature if name in scaled else tensor
+            for name, tensor in inlay.learned.head_tensors.items()
+        }
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
         self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
@@ -218,7 +223,7 @@ class _Model:
         task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
         logits = Predictor(self.encoder, Limits(slots=1)).logits([(task, segment) for segment in segments])
-        return torch.stack(logits).float().cpu()
+        return torch.stack(logits).float().cpu() / self.temperature
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
         """Return the folder's logits, computed as in its README."""
@@ -265,26 +270,27 @@ def _place(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         temporary.rename(folder)
-    except OSError:
+    except OSError as error:
         if old:
-            old.rename(folder)
+            try:
+                old.rename(folder)
+            except OSError:
+                raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
-    files.sync_folder(folder.parent)
     if old:
         shutil.rmtree(old, ignore_errors=True)
+    with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
+        files.sync_folder(folder.parent)
 
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     """Turn a failed write into a message for the user."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BankError(
-            f"Cannot write {folder}: {reason}. Nothing was changed. Choose a folder with write permission, on a disk "
-            "with space for a whole model."
-        ) from error
+    with files.explained(folder, outcome="Nothing was exported, and no files were left behind."):
+        try:
+            yield
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 @contextmanager

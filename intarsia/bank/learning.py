@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from intarsia import files
 from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
-from intarsia.bank.work import working_folder
+from intarsia.bank.work import clear, run_id, stored_by_run, working_folder
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method
@@ -22,7 +23,11 @@ from intarsia.train.run import Trained, check_job
 from intarsia.train.runner import JobResult, Runner, RunnerWatch
 from intarsia.train.scheduler import cheap_together
 
-FOR_A_GRID = ("max_length", "metric", "seed", "trunk_dropout", "bias_correction")  # settings that no grid searches
+FOR_A_GRID = (  # settings that no grid searches
+    "max_length", "metric", "seed", "trunk_dropout", "bias_correction", "class_weights", "calibrate", "threshold",
+)  # fmt: skip
+
+NOTHING_STORED = "Nothing was stored; the same command resumes the training."
 
 GivenSettings = Settings | Mapping[str, Any]
 
@@ -70,22 +75,26 @@ def learn_alone(
 ) -> Entry:
     """Train one run, store it as the newest version of its task, and return the entry."""
     check_job(job, encoder.shape)
-    with working_folder(store.folder / "work" / f"{job.name}-{job.key(encoder.fingerprint)}") as work:
+    folder = store.folder / "work" / f"{job.name}-{job.key(encoder.fingerprint)}"
+    with files.explained(store.folder, doing="use", outcome=NOTHING_STORED), working_folder(folder) as work:
         state = work / "state.safetensors"
         if fresh:
-            state.unlink(missing_ok=True)
-        results = _IntoBank(store, encoder, serve_anyway)
-        Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
-        entry = results.entry()
-        shutil.rmtree(work, ignore_errors=True)
+            clear(work)
+            files.make_folder(work)
+        entry = stored_by_run(store, job.name, work)  # by a process that was killed before it could clear the folder
+        if entry is None:
+            results = _IntoBank(store, encoder, work, serve_anyway)
+            Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
+            entry = results.entry()
+        clear(work)
     return entry
 
 
 class _IntoBank:
     """The result of a single run is its inlay, scored and stored before the run's state goes."""
 
-    def __init__(self, store: Store, encoder: Encoder, serve_anyway: bool) -> None:
-        self.store, self.encoder, self.serve_anyway = store, encoder, serve_anyway
+    def __init__(self, store: Store, encoder: Encoder, work: Path, serve_anyway: bool) -> None:
+        self.store, self.encoder, self.work, self.serve_anyway = store, encoder, work, serve_anyway
         self.added: Entry | IntarsiaError | None = None
 
     def find(self, job: Job, key: str) -> None:
@@ -96,6 +105,8 @@ class _IntoBank:
             self.added = outcome
         else:
             inlay = inlay_of(job, outcome, self.encoder)
+            inlay = inlay_of(job, outcome, self.encoder)
+            inlay.training["run"] = run_id(self.work)
             self.added = succession.add(self.store, inlay, serve_anyway=self.serve_anyway)
         return JobResult.of(job, key, outcome)
 

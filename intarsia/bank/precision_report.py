@@ -27,6 +27,9 @@ from intarsia.tasks.metrics import default_metric
 from intarsia.tasks.reading import stem
 
 
+UNBOUNDED = ("perplexity", "mse", "mae")  # metrics that are not shares: their differences are not points
+
+
 @dataclass(frozen=True)
 class Measured:
     """One task in one precision."""
@@ -54,7 +57,7 @@ class TaskReport:
     def points(self) -> float | None:
         """The score in int8 minus the score in float32, in hundredths."""
         first, last = self.precisions.get("float32"), self.precisions.get("int8")
-        if first is None or last is None or first.score is None or last.score is None:
+        if first is None or last is None or first.score is None or last.score is None or self.metric in UNBOUNDED:
             return None
         return 100 * (last.score - first.score)
 

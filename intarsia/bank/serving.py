@@ -60,7 +60,7 @@ class VersionMap:
         try:
             folder = os.stat(self.store.task_folder(name)).st_mtime_ns
             settled = time.time_ns() - folder > UNSETTLED
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name with a null character
             folder, settled = 0, False
         entry = self.store.entry(name, version)
         if entry.state != "ok":

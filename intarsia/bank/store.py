@@ -14,20 +14,43 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from intarsia import files
 from intarsia.bank.catalog import TASK_NAME, Catalog
 from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
-from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
+from intarsia.bank.inlay import (
+    Inlay,
+    InlayHeader,
+    check_content,
+    check_file,
+    encode,
+    read_content,
+    read_header,
+    read_inlay,
+)
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
 from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
 
 NAMES_SHOWN = 20
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _explained(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Turn an `OSError` of a method that stores nothing, or that says itself what it stored, into a `StorageError`."""
+
+    @functools.wraps(method)
+    def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with files.explained(store.folder, doing="use", outcome="The stored tasks were not changed."):
+            return method(store, *args, **kwargs)
+
+    return call
 
 
 class Store:
@@ -45,6 +68,7 @@ class Store:
         """The description of the bank's base, as given to `bind`; None before the first `bind`."""
         return read_manifest(self._manifest)
 
+    @_explained
     def bind(self, encoder: dict[str, Any]) -> None:
         """Record the bank's base at the first call; later calls raise `Refused` for another base."""
         if not isinstance(encoder.get("fingerprint"), str) or not encoder["fingerprint"]:
@@ -59,6 +83,13 @@ class Store:
             create_manifest(self._manifest, encoder)
         self._refuse_other_base(encoder, self.encoder)
 
+    @_explained
+    def check_writable(self, name: str) -> None:
+        """Raise unless this user may add a version of this task. Call it before training, to fail early."""
+        for folder in (self._inlays / name, self._inlays, self.folder / "work"):
+            files.check_writable(folder)
+
+    @_explained
     def check_name(self, name: str) -> None:
         """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
         if not TASK_NAME.fullmatch(name):
@@ -73,6 +104,7 @@ class Store:
                     f"distinguish it from {name!r}. Use {other!r}, or choose another name."
                 )
 
+    @_explained
     def add(self, inlay: Inlay, *, serve: bool = True) -> Entry:
         """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one."""
         self.check_name(inlay.name)
@@ -84,6 +116,7 @@ class Store:
         """Return the folder of a task's versions."""
         return self._inlays / name
 
+    @_explained
     def entries(self) -> list[Entry]:
         """Return the served version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
         by_task: dict[str, list[IndexRow]] = {}
@@ -91,6 +124,7 @@ class Store:
             by_task.setdefault(row.name, []).append(row)
         return self._as_entries([self._served(rows) for rows in by_task.values()], self.encoder)
 
+    @_explained
     def versions(self, name: str) -> list[Entry]:
         """Return all versions of a task, oldest first."""
         rows = self._catalog.look(name) if TASK_NAME.fullmatch(name) else []
@@ -98,6 +132,7 @@ class Store:
             raise self._unknown(name)
         return self._as_entries(rows, self.encoder)
 
+    @_explained
     def entry(self, name: str, version: int | None = None) -> Entry:
         """Return one version of a task; by default the served one, which is the newest that is not held back."""
         found = self.versions(name)
@@ -109,6 +144,7 @@ class Store:
         have = ", ".join(str(entry.version) for entry in found)
         raise UnknownTask(f"The task {name!r} in {self.folder} has no version {version}. Its versions are: {have}.")
 
+    @_explained
     def load(self, name: str, version: int | None = None) -> Inlay:
         """Return an inlay after checking the digest of its whole file."""
         entry = self.entry(name, version)
@@ -122,6 +158,7 @@ class Store:
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
 
+    @_explained
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
@@ -130,20 +167,26 @@ class Store:
         self._refuse_misplaced(entry, entry.header.encoder)
         return self._append(name, [content])
 
+    @_explained
     def remove(self, name: str, version: int | None = None) -> None:
         """Delete one version or, by default, all versions of a task."""
+        removed: list[str] = []
         for entry in self.versions(name) if version is None else [self.entry(name, version)]:
             # Oldest first: concurrent readers still find the newest version.
-            try:
+            stays = f"Removed before it: version {', '.join(removed)}." if removed else "Nothing was removed."
+            with files.explained(entry.path, doing="remove", outcome=stays):
                 entry.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise BankError(f"Cannot remove {entry.path}: {error.strerror}. Check the write permission.") from error
-            for mark in entry.path.parent.glob(f"{entry.path.stem}-*.held"):
-                mark.unlink(missing_ok=True)
-        self._catalog.look(name)
-        with contextlib.suppress(OSError):  # fails if versions remain or another process has just added a version
+            removed.append(str(entry.version))
+            with contextlib.suppress(OSError):  # a mark without its version has no effect
+                for mark in entry.path.parent.glob(f"{entry.path.stem}-*.held"):
+                    mark.unlink()
+        # What follows is tidying: the index, and the folder unless another process has just added a version.
+        with contextlib.suppress(OSError):
+            self._catalog.look(name)
+        with contextlib.suppress(OSError):
             (self._inlays / name).rmdir()
 
+    @_explained
     def verify(self, rebuild: bool = False) -> list[Problem]:
         """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index."""
         if rebuild:
@@ -170,19 +213,20 @@ class Store:
         The mark of a version that is not served comes before its file, so nothing serves it meanwhile. A mark without
         its file has no effect.
         """
-        digest = "" if serve else json.loads(bytes(parts[0])[8:])["__metadata__"]["digest"]
-        version = max(self._catalog.versions(name), default=0) + 1
-        with files.explained(self._inlays / name, parts):
+        with files.explained(self._inlays / name, parts, outcome="No version was added."):
+            version = max(self._catalog.versions(name), default=0) + 1
             files.make_folder(self._inlays)
             files.sweep(self._inlays)
             with files.written(self._inlays, parts) as temporary:
+                header = read_header(temporary)  # now: another process may remove the version as soon as it is placed
                 while True:
                     files.make_folder(self._inlays / name)
-                    mark = None if serve else self._catalog.mark_path(name, version, digest)
+                    path = self._catalog.path(name, version)
+                    mark = None if serve else self._catalog.mark_path(name, version, header.digest)
                     try:
                         if mark is not None:
                             mark.touch()
-                        files.place(temporary, self._catalog.path(name, version))  # also syncs the folder
+                        files.place(temporary, path)  # also syncs the folder
                         break
                     except FileExistsError:
                         if mark is not None:
@@ -192,7 +236,9 @@ class Store:
                         if not temporary.exists():
                             raise
                         # Another process has just removed the task's folder: create it again.
-        return self.entry(name, version)
+        with contextlib.suppress(OSError):  # only the index, which the next look brings up to date
+            self._catalog.look(name)
+        return Entry(name, version, path, header.bytes, "ok", "", header.to_json(), held=not serve)
 
     def _as_entries(self, rows: Sequence[IndexRow], encoder: dict[str, Any] | None) -> list[Entry]:
         entries = []
@@ -237,12 +283,17 @@ class Store:
                 "Use the bank's own base, or create another bank."
             )
 
+    @_explained
     def _refuse_other_folders(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
             raise Refused(f"{self.folder} is a file; expected a bank's folder or the name of a new folder.")
-        if not self.folder.is_dir() or self._manifest.exists() or self._inlays.is_dir():
+        if not self.folder.is_dir():
             return
-        names = sorted(path.name for path in self.folder.iterdir())
+        names = sorted(
+            path.name for path in self.folder.iterdir()
+        )  # one look: another process may be creating the bank
+        if "bank.json" in names or "inlays" in names:
+            return
         foreign = [name for name in names if name != "work" and not name.startswith((".", "index.sqlite"))]
         if foreign:
             raise Refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
+from intarsia.formatting import json_text, printable
 from intarsia.tasks.examples import Question
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path
         _output(_squad(predictions, texts), output, len(predictions))
         return
     rows = [{**_columns(text, p), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
-    content = _csv(rows) if ending == "csv" else "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    content = _csv(rows) if ending == "csv" else "".join(json_text(r) + "\n" for r in rows)
     _output(content, output, len(rows))
 
 
 def _output(content: str, output: Path | None, count: int) -> None:
     if output is None:
-        sys.stdout.write(content)
+        sys.stdout.write(printable(content) if sys.stdout.isatty() else content)
         return
     files.replace(output, [content.encode()])
     print(f"Wrote {count:,} predictions to {output}", file=sys.stderr)
@@ -80,7 +80,7 @@ def _squad(predictions: Sequence[Prediction], texts: Sequence[Text]) -> str:
     ids = [text.id if isinstance(text, Question) else "" for text in texts]
     if not all(ids) or len(set(ids)) < len(ids) or any(p.answer is None for p in predictions):
         raise IntarsiaError("The format squad needs a span task and questions with unique ids, from --file.")
-    return json.dumps({i: p.answer for i, p in zip(ids, predictions, strict=True)}, ensure_ascii=False) + "\n"
+    return json_text({i: p.answer for i, p in zip(ids, predictions, strict=True)}) + "\n"
 
 
 def _columns(text: Text, prediction: Prediction) -> dict[str, str]:

@@ -31,8 +31,7 @@ def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     elif not entries:
         console.say(f"The bank {bank} holds no task yet. To learn one: intarsia learn NAME DATA")
     else:
-        for part in tasks_table(opened):
-            console.say(part) if isinstance(part, str) else console.out.print(part)
+        console.print_parts(tasks_table(opened))
 
 
 @app.command(rich_help_panel="The bank")

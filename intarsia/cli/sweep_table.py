@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from intarsia.cli.console import err, training_bar
+from intarsia.cli.console import err, tell, training_bar
 from intarsia.cli.time_left import TimeLeft
 from intarsia.formatting import score
 from intarsia.methods import full_name, to_dict
@@ -99,15 +98,13 @@ class Board:
         if (progress := event.progress) is not None and progress.reading is not None:
             read = progress.job.name, int(10 * progress.reading)
             if read != self.read:
-                print(self.reading, file=sys.stderr, flush=True)
+                tell(self.reading)
             self.read = read
         if event.result is not None and event.job is not None:
             task = event.job.name
-            print(
+            tell(
                 f"{task} {len(self.ended[task])}/{self.jobs[task]}: {described(event.job)}: {_dev(event.result)} · "
-                f"{self.left}",
-                file=sys.stderr,
-                flush=True,
+                f"{self.left}"
             )
 
     def table(self) -> Table:

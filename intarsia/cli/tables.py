@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
-from intarsia.cli.console import table
+from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
 
@@ -95,16 +95,19 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
         if entry.state != "ok":
-            made.append(f"[red]damaged:[/] {entry.reason}")
+            made.append(styled(("damaged:", "red"), f" {entry.reason}"))
     return made
 
 
 def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
-    labels = escape(", ".join(header.labels[:12])) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
+    labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
     training, data = header.training, header.data
-    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
+    shown = [
+        "learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction",
+        "class_weights", "threshold", "calibrate",
+    ]  # fmt: skip
     recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
     served = max((v.version for v in versions if not v.held), default=versions[-1].version)
     others = [
@@ -120,11 +123,14 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["output", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
         ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
         ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{collapsed}"],
+        *_calibration(header.metrics),
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
         ["data", f"{source}: {_options(data['rows'])}"],
+        *_truncated(data),
+        *[["note", note] for note in data.get("notes", ())],
         ["split", str(data.get("split"))],
         ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
@@ -138,7 +144,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     return made
 
 
-def learned(entry: Entry) -> str:
+def learned(entry: Entry) -> Text:
     """Return the line that `intarsia learn` prints for a new version."""
     header = entry.header
     test = header.metrics.get("test")
@@ -149,23 +155,66 @@ def learned(entry: Entry) -> str:
         "examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
-    label, advice = _collapsed(header), ""
+    label, advice = _collapsed(header), _zero_f1(header.metrics)
     if label is not None:
-        advice = (
-            f"\n[yellow]The model predicts {label} for every validation text.[/] "
-            "Try a smaller learning rate, another seed, more epochs, or --bias-correction."
-        )
-    return (
+        advice += [
+            "\n", (f"The model predicts {label} for every validation text.", "yellow"),
+            " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
+        ]  # fmt: skip
+    return styled(
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{start}{advice}"
+        f"{seconds(header.training['seconds'])}{start}",
+        *advice,
     )
+
+
+def _zero_f1(metrics: dict[str, Any]) -> list[str | tuple[str, str]]:
+    """Return a hint if a task with several labels of n found none of them."""
+    test = metrics.get("test")
+    if test is None or metrics["metric"] != "f1-micro" or test["value"] > 0:
+        return []
+    return [
+        "\n", ("f1-micro is 0: no right label reached its threshold.", "yellow"),
+        " Try more epochs, a higher learning rate, --class-weights balanced, or a lower --threshold.",
+    ]  # fmt: skip
+
+
+def _calibration(metrics: dict[str, Any]) -> list[list[str]]:
+    """Return the row of `intarsia show` about calibration, if the version has one."""
+    found = metrics.get("calibration")
+    if found is None:
+        return []
+    before, after, temperature = found["ece_before"], found["ece_after"], found["temperature"]
+    if temperature == 1.0:
+        return [["calibration", f"none; expected calibration error {score(after)}"]]
+    return [
+        [
+            "calibration",
+            f"temperature {temperature:.3g}; expected calibration error {score(before)} before, {score(after)} after "
+            f"(on {found['part']})",
+        ]
+    ]
+
+
+def _truncated(data: dict[str, Any]) -> list[list[str]]:
+    """Return the row of `intarsia show` about cut texts, if there are any."""
+    found = data.get("truncated")
+    if found is None:
+        return []
+    return [
+        [
+            "cut texts",
+            f"{found['cut']:,} of {found['of']:,} to {found['max_length']} tokens ({found['mean_tokens']:,.0f} in the "
+            f"mean, {found['longest']:,} at most)",
+        ]
+    ]
 
 
 def _collapsed(header: InlayHeader) -> str | None:
     """Return the label that the best epoch predicts for every validation text, or None."""
     best = int(header.metrics.get("best_epoch") or 0)
     label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
-    return None if label is None else escape(repr(label))
+    return None if label is None else repr(label)
 
 
 def test_score(metrics: dict[str, Any]) -> str:
@@ -174,7 +223,8 @@ def test_score(metrics: dict[str, Any]) -> str:
     if test is None:
         return "–"
     value, low, high = (score(test[k], test["value"]) for k in ("value", "low", "high"))
-    return f"{value} ({low}–{high})"
+    few = ", too few" if test.get("too_few") else ""
+    return f"{value} ({low}–{high}{few})"
 
 
 def _perplexity(test: dict[str, Any] | None) -> str:
@@ -195,4 +245,12 @@ def _kind(header: Any) -> str:
 
 
 def _options(values: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items())
+    return ", ".join(f"{k} {_option(v)}" for k, v in values.items())
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(v, float) for v in value):
+        return ", ".join(f"{v:.3g}" for v in value[:12]) + (" …" if len(value) > 12 else "")
+    return f"{value:.4g}" if isinstance(value, float) and len(str(value)) > 8 else json.dumps(value)

@@ -7,27 +7,31 @@ from typing import Annotated
 
 import typer
 
-from intarsia import formatting
 from intarsia.cli.shared import (
     BankOption,
     BiasCorrectionOption,
+    CalibrateOption,
+    ClassWeightsOption,
     DeviceOption,
     EncoderOption,
     JsonOption,
     KindOption,
     LabelColumn,
+    LearnLengthOption,
     LimitOption,
-    MaxLengthOption,
     OldTrunkDropoutOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
     TaskArgument,
     TextColumn,
+    ThresholdOption,
     TrunkDropoutOption,
     about,
     app,
     open_bank,
+    read_class_weights,
+    read_length,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -55,8 +59,8 @@ PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many e
 MetricOption = Annotated[
     str | None,
     typer.Option(
-        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
-        "likelihood.",
+        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, precision, recall, auc, average-precision, matthews, "
+        "pearson, spearman, f1-entities, exact-match, likelihood …",
         show_default="by kind",
     ),
 ]
@@ -103,9 +107,12 @@ def learn(
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     patience: PatienceOption = None,
     metric: MetricOption = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -123,6 +130,9 @@ def learn(
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
     The same command resumes an interrupted or killed run.
     """  # fmt: skip
+    opened = open_bank(bank, encoder, device, precision)
+    opened.store.check_name(name)
+    opened.store.check_writable(name)  # before data and base are loaded, which may take long
     from intarsia.cli import console
     from intarsia.cli.sweep_table import learning_progress
     from intarsia.methods import parse
@@ -132,12 +142,18 @@ def learn(
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
-        "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "class_weights": read_class_weights(class_weights), "threshold": threshold,
+        "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    opened = open_bank(bank, encoder, device, precision)
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
+    if settings["max_length"] == "auto":
+        chosen_length = opened.propose_length(task)
+        settings["max_length"] = chosen_length.tokens
+        if not json:
+            console.err.print(f"{name}: max length {chosen_length}", markup=False)
     with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
@@ -170,8 +186,11 @@ def sweep(
     kind: KindOption = None,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="The metric of the selection.", show_default="by kind")] = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -208,9 +227,12 @@ def sweep(
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
+    opened = open_bank(bank, encoder, device, precision)
+    for each in names:
+        opened.store.check_name(each)
+        opened.store.check_writable(each)
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    opened = open_bank(bank, encoder, device, precision)
     with resumable(), sweep_table(quiet=json) as watch:
         entries = opened.sweep(
             tasks,
@@ -220,8 +242,11 @@ def sweep(
             score_all=score_all,
             serve_anyway=serve_anyway,
             watch=watch,
-            max_length=max_length,
+            max_length=read_length(max_length),
             metric=metric,
+            class_weights=read_class_weights(class_weights),
+            threshold=threshold,
+            calibrate=None if calibrate else False,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
@@ -252,6 +277,7 @@ def predict(
         typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
     ] = None,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
@@ -276,7 +302,10 @@ def predict(
 
     opened = open_bank(bank, encoder, device, precision)
     requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
-    answers.write(opened.predict(name, requests, version=version), requests, output, format)
+    found = opened.predict(name, requests, version=version)
+    if threshold is not None:
+        found = [prediction.at_threshold(threshold) for prediction in found]
+    answers.write(found, requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -288,24 +317,32 @@ def evaluate(
     pair: PairColumn = None,
     label: LabelColumn = None,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
+    mistakes: Annotated[int, typer.Option("--mistakes", help="Show this many of the worst mistakes.")] = 0,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Score a task on labelled data, with a 95 % bootstrap interval."""
-    from intarsia.cli import console
+    """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
 
-    result = open_bank(bank, encoder, device, precision).evaluate(
-        name, data, metric=metric, version=version, text=text, pair=pair, label=label
+    `--mistakes 20` adds the worst mistakes with their texts, and `--figures`
+    writes images. `--json` has all of it.
+    """
+    from intarsia.cli import console
+    from intarsia.cli.evaluation import evaluation_parts
+
+    found = open_bank(bank, encoder, device, precision).evaluate(
+        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label
     )
-    i = result.interval
-    if json:
-        console.print_json(
-            {"task": name, "metric": result.metric, "value": i.value, "low": i.low, "high": i.high,
-             "examples": result.examples}
-        )  # fmt: skip
-    else:
-        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else formatting.score(x, i.value) for x in i)
-        console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")
+    if figures is not None:
+        from intarsia.lab.task_figures import write_figures
+
+        written = write_figures(found.outcome, figures)
+        console.err.print(f"Wrote {', '.join(str(path) for path in written) or 'no figure'}", markup=False)
+    console.print_json(found.to_dict(mistakes)) if json else console.print_parts(evaluation_parts(found, mistakes))

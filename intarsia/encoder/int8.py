@@ -83,7 +83,8 @@ class Int8Linears:
         """Return the product of each weight with x [n, in], in `outputs` if they are given."""
         tokens, scales = self._quantize(x)
         product = torch.ops.onednn.qlinear_pointwise(
-            tokens, 1.0, MIDDLE, weight.laid_out, weight.scales, weight.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            tokens, 1.0, MIDDLE, weight.laid_out, weight.scales, weight.zeros, None, 1.0, 0, torch.float32, "none",
+            [], "",
         )  # fmt: skip
         if len(weight.biases) == 1:
             return [torch.addcmul(weight.biases[0], product, scales, out=product if outputs is None else outputs[0])]

@@ -81,7 +81,7 @@ def compare(
     metric = _metric(task, metric)
     given = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size,
-        "max_length": max_length or default_length(task.kind), "metric": metric,
+        "max_length": default_length(task.kind) if max_length is None else max_length, "metric": metric,
     }  # fmt: skip
     jobs = _jobs(task, named, seeds, pooling, given)
     if no_bert is not None and not no_bert > 0:

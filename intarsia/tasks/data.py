@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, IntarsiaWarning, check_seed
 from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
+from intarsia.tasks.notes import notes_on
 from intarsia.tasks.sources import Source, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
 from intarsia.tasks.tables import Gathered, RawTable
@@ -36,6 +38,7 @@ def load_data(
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
+    check_seed(seed)
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
     gathered = gather(source)
@@ -49,12 +52,15 @@ def load_data(
         tables = {name: table for name, table in tables.items() if name != "test"}
     found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label or "")
 
+    notes: list[str] = []
     given = {name: _examples(table, columns, found_kind) for name, table in tables.items()}
     labels = tuple(sorted({name for example in given[main] for name in _names(example)}))
     if columns.label is not None:
         _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
         for name, examples in given.items():
             _check_labels_known(tables[name], columns.label, examples, labels)
+        for note in (notes := notes_on(tables, given, found_kind, columns.label)):
+            warnings.warn(note, IntarsiaWarning, stacklevel=2)
 
     parts, how = _arrange(given, hidden, seed, found_kind)
     if not all(parts.values()):
@@ -77,6 +83,7 @@ def load_data(
         "split": how,
         "seed": seed,
         "limit": limit,
+        **({"notes": notes} if notes else {}),
     }
     return TaskData(found_kind, labels, **parts, source=provenance)
 

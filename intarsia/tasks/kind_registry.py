@@ -28,7 +28,8 @@ def stored_kind(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) ->
     """The task kind of a stored task. `head` is the head entry of its inlay, which has the values of `to_dict`."""
     kind_class = KIND_CLASSES.get(kind, TaskKind)
     field_names = {field.name for field in fields(kind_class)}
-    return kind_class(kind, labels, **{k: v for k, v in head.items() if k in field_names})
+    stored: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in head.items() if k in field_names}
+    return kind_class(kind, labels, **stored)
 
 
 def default_length(kind: Kind) -> int:

@@ -11,6 +11,7 @@ from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import RawTable
 
 SEPARATOR = "|"  # between the labels of one field in a text file
+MISSING_WORDS = ("nan", "na", "n/a", "<na>", "#n/a", "null")  # in lower case
 
 
 def plain(value: Any) -> Any:
@@ -21,6 +22,11 @@ def plain(value: Any) -> Any:
 def is_missing(value: Any) -> bool:
     """Whether the label is missing. An empty list is a label: none of the classes applies."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN differs from itself
+
+
+def looks_missing(value: Any) -> bool:
+    """Whether a label is a word by which programs write a missing value."""
+    return isinstance(value, str) and value.strip().casefold() in MISSING_WORDS
 
 
 def as_number(value: Any) -> float | None:

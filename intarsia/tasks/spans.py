@@ -23,9 +23,10 @@ from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks import squad_score
 from intarsia.tasks.examples import Example, Kind, Question
 from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.intervals import widened
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
-from intarsia.tasks.task_kind import TaskKind
+from intarsia.tasks.task_kind import TaskKind, Tuning
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -157,7 +158,13 @@ class Spans(TaskKind):
             return ""
         return decoded.candidates[0].text
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
+    def tune(
+        self,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        tuning: Tuning = Tuning(),  # noqa: B008 (a frozen value)
+    ) -> dict[str, Any]:
         """The threshold that gives the best F1 on these examples; nothing if all questions have answers."""
         if not self.no_answer:
             return {}
@@ -202,7 +209,8 @@ class Spans(TaskKind):
             gold = [text for _, text in _gold(example)]
             counted = not part or (part == "answered") == bool(gold)
             counts.append((score(self.answer(decoded), gold, v2=v2), 1.0) if counted else (0.0, 0.0))
-        return bootstrap_ratio(np.array(counts), resamples=resamples)
+        found = bootstrap_ratio(np.array(counts), resamples=resamples)
+        return widened(found, sum(counted for _, counted in counts)) if resamples else found
 
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]

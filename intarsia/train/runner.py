@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -217,7 +218,8 @@ class Runner:
         if path.parent.name == key:  # the folder belongs to this job only
             shutil.rmtree(path.parent, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the result is stored: what follows must not make it look lost
+                path.unlink(missing_ok=True)
 
 
 def _sort_key(planned: PlannedJob) -> tuple[bool, str, float]:

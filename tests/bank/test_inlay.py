@@ -245,7 +245,7 @@ def test_failed_write_changes_nothing(
     with pytest.raises((BankError, KeyboardInterrupt)) as caught:
         write_inlay(newer, path)
     if isinstance(error, OSError):
-        assert f"{needed} bytes" in str(caught.value) and "Nothing was changed" in str(caught.value)
+        assert f"{needed} bytes" in str(caught.value) and "was not changed" in str(caught.value)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
