@@ -26,7 +26,6 @@ from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import default_metric
 from intarsia.tasks.reading import stem
 
-
 UNBOUNDED = ("perplexity", "mse", "mae")  # metrics that are not shares: their differences are not points
 
 
