@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from intarsia.bank.export import Exported
-    from intarsia.bank.precision_report import PrecisionReport
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
     from intarsia.serve.ask import Answer, Ask
@@ -350,26 +349,6 @@ class Bank:
         interval = learned.task_kind.measure(metric, examples, inputs, rows, RESAMPLES)
         outcome = outcome_of(learned.task_kind, examples, inputs, rows)
         return Evaluation(name, metric, interval, len(examples), entry.version, outcome)
-
-    def compare_precisions(
-        self,
-        data: Mapping[str, Any] | str | Path | None = None,
-        *,
-        texts: str | Path | None = None,
-        limit: int | None = None,
-        watch: Callable[[str], None] | None = None,
-        **columns: Any,
-    ) -> PrecisionReport:
-        """Score every task in the precision of the bank's base and, if that is int8, also in float32.
-
-        `data` maps tasks to labelled data, or is a folder with files or folders named after tasks. Other tasks are
-        scored on the test part of the data that they learned from, if it still exists. `texts` is a file with texts:
-        tasks without labelled data are compared by their answers. `limit` is the largest number of rows for each task.
-        `watch` is called with the name of each task.
-        """
-        from intarsia.bank.precision_report import compare
-
-        return compare(self.store, self.encoder, data, texts=texts, limit=limit, watch=watch, **columns)
 
     def tasks(self) -> list[Entry]:
         """Return the served version of every task; `predict` uses these versions."""

@@ -109,7 +109,12 @@ def compare(
     watch: Callable[[str], None] | None = None,
     **columns: Any,
 ) -> PrecisionReport:
-    """Measure every task. An int8 base is measured in float32, too, and is an int8 base again afterwards."""
+    """Measure every task. An int8 base is measured in float32, too, and is an int8 base again afterwards.
+
+    `data` maps tasks to labelled data, or is a folder with files or folders named after tasks. `texts` is a file with
+    texts: tasks without labelled data are compared by their answers. `limit` is the largest number of rows for each
+    task. `watch` is called with the name of each task.
+    """
     if limit is not None and limit < 1:
         raise IntarsiaError(f"limit={limit} leaves no rows. Expected at least 1.")
     entries = store.entries()
@@ -174,7 +179,7 @@ def _task(
             examples, source, metric = _unlabelled(texts, entry.name, kind, interface), str(texts), None
     examples = examples[:limit]
     inputs = interface.inputs(examples, encoder)
-    learned = inlay.learned
+    learned = inlay.learned_on(encoder)
     measured, outputs = {}, []
     for precision in ("float32", "int8") if encoder.precision == "int8" else (encoder.precision,):
         found, seconds = _run(learned, inputs, encoder, precision)
