@@ -55,6 +55,18 @@ class Overloaded(Refused):
         self.retry_after = retry_after
 
 
+class RequestTooLong(IntarsiaError):
+    """A request has more tokens than the limits allow to wait at once."""
+
+
+class PassFailed(IntarsiaError):
+    """A pass through the base failed for a reason that is not the caller's, such as a lack of memory."""
+
+
+class EngineClosed(IntarsiaError):
+    """The engine answers no more."""
+
+
 class DeadlineExceeded(IntarsiaError):
     """The time that the caller allowed for a call has passed."""
 
