@@ -83,6 +83,10 @@ class IntarsiaWarning(UserWarning):
     """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
 
 
+class PrecisionError(EncoderError):
+    """The base cannot compute in this precision, or on this device."""
+
+
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
