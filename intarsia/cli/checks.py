@@ -9,7 +9,7 @@ from intarsia.errors import IntarsiaError, check_choice
 from intarsia.tasks.examples import KINDS
 
 POOLINGS = ("mean", "cls", "pooler", "trained-pooler")
-PRECISIONS = ("bf16", "float32")
+PRECISIONS = ("bf16", "float32", "int8")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 

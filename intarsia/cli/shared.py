@@ -155,7 +155,8 @@ DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 â
 PrecisionOption = Annotated[
     str | None,
     typer.Option(
-        "--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs",
+        "--precision", show_default="bf16 on GPUs",
+        help="Precision of the base: bf16, float32 or, on CPUs and not for training, int8.",
         callback=checks.one_of("--precision", checks.PRECISIONS),
     ),
 ]  # fmt: skip
