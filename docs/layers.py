@@ -10,17 +10,18 @@ import sys
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "memory", "provenance", "formatting", "threads", "version"),
+    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "threads", "version"),
     ("kernels",),
     ("encoder",),
     ("methods",),
     ("tasks",),
     ("train", "serve"),
+    ("display",),
     ("bank",),
-    ("lab",),
+    ("lab", "service", "client"),
     ("cli",),
 )
-APART = (("train", "serve"),)  # layers whose members may not import each other
+APART = (("train", "serve"), ("lab", "service", "client"))  # layers whose members may not import each other
 
 PAGE = Path(__file__).parent / "concepts.md"
 BEGIN, END = "<!-- layers -->", "<!-- /layers -->"

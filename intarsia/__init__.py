@@ -22,8 +22,10 @@ from intarsia.version import __version__ as __version__
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank as Bank
     from intarsia.bank.bank import Evaluation as Evaluation
+    from intarsia.client import Client as Client
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.errors import IntarsiaWarning as IntarsiaWarning
     from intarsia.methods.registry import *  # noqa: F403
     from intarsia.serve.limits import Limits as Limits
     from intarsia.serve.prediction import Prediction as Prediction
@@ -36,10 +38,12 @@ threads.prepare()  # before PyTorch is loaded
 
 _MODULES = {
     "Bank": "intarsia.bank.bank",
+    "Client": "intarsia.client",
     "Encoder": "intarsia.encoder.encoder",
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",
+    "IntarsiaWarning": "intarsia.errors",
     "Limits": "intarsia.serve.limits",
     "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",
@@ -68,8 +72,8 @@ def open(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted([*_MODULES, *_methods(), "open"])
+    if name == "__all__":  # without `open`, which would replace the builtin in `from intarsia import *`
+        return sorted([*_MODULES, *_methods()])
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
@@ -78,7 +82,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__getattr__("__all__")])
+    """The public names, without those that this module imports for itself."""
+    return sorted([*_MODULES, *_methods(), "__version__", "open"])
 
 
 def _methods() -> dict[str, Any]:

@@ -1,8 +1,32 @@
-"""Numbers formatted for people: counts, scores, bytes and durations."""
+"""Values formatted for people: counts, scores, bytes, durations, and texts of files for a terminal."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# What a terminal obeys or hides: control characters (escape sequences begin with one), marks that change the direction
+# of the text around them, and halves of surrogate pairs. Line ends and tabs stay.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal shows and does not obey: unprintable characters become escapes such as \\x1b."""
+    return UNPRINTABLE.sub(_escape, text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return JSON with unescaped non-ASCII characters, except those that a terminal would obey."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def number(value: float) -> str:
@@ -36,3 +60,18 @@ def seconds(value: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The first names, for a message: a, b, c … (100,000 in all)."""
+    shown = ", ".join(name if len(name) <= 100 else f"{name[:100]}…" for name in names[:most])
+    return shown + (f" … ({len(names):,} in all)" if len(names) > most else "")
+
+
+def shown(value: object, most: int = 200) -> str:
+    """The beginning of a value's `repr`, for a message: a value from a file can have any length."""
+    try:
+        text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"

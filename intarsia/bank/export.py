@@ -125,7 +125,12 @@ class _Model:
         pooling = inlay.head["pooling"]
         self.limit = min(inlay.training.get("max_length") or encoder.max_length, encoder.max_length)
         self.weights = merged(inlay, method, encoder)
-        self.head = inlay.learned.head_tensors
+        self.temperature = float(inlay.head.get("temperature", 1.0))
+        scaled = ("output.weight", "output.bias")  # so that the folder's probabilities are the bank's
+        self.head = {
+            name: tensor / self.temperature if name in scaled else tensor
+            for name, tensor in inlay.learned_on(encoder).head_tensors.items()
+        }
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
         self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
@@ -164,10 +169,12 @@ class _Model:
     def _config(self) -> Any:
         own = self.encoder.model.config
         config = type(own).from_dict(own.to_dict())  # a copy without Intarsia's attention setting
-        labels = self.inlay.labels or ("score",)
+        # `pipeline("text-classification")` gives an encoder without a head a random one. Without labels, that head has
+        # no outputs, and the pipeline fails: it never puts the task's labels over random weights.
+        labels = (self.inlay.labels or ("score",)) if self.classifier else ()
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: i for i, label in enumerate(labels)}
-        config.problem_type = PROBLEMS[self.inlay.kind]
+        config.problem_type = PROBLEMS[self.inlay.kind] if self.classifier else None
         for name, value in (self.classifier.options if self.classifier else {}).items():
             setattr(config, name, value)
         if hasattr(config, "pooler_hidden_size"):
@@ -215,10 +222,10 @@ class _Model:
         from intarsia.serve.predictor import Predictor
         from intarsia.serve.served import Served
 
-        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
+        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned_on(self.encoder))
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
         logits = Predictor(self.encoder, Limits(slots=1)).logits([(task, segment) for segment in segments])
-        return torch.stack(logits).float().cpu()
+        return torch.stack(logits).float().cpu() / self.temperature
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
         """Return the folder's logits, computed as in its README."""
@@ -243,7 +250,7 @@ def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
     """Return the base's weights, by their names in `transformers`, with the task's tensors merged into copies."""
     plain = Plain(encoder.shape, {k: v.detach().cpu() for k, v in encoder.weights.items()}, encoder.at_site)
     method.check(encoder.shape)
-    method.merge(encoder.shape, inlay.learned.method_tensors, plain)
+    method.merge(encoder.shape, inlay.learned_on(encoder).method_tensors, plain)
     return {**plain.base, **plain.changed}
 
 
@@ -265,26 +272,27 @@ def _place(temporary: Path, folder: Path) -> None:
         folder.rename(old)
     try:
         temporary.rename(folder)
-    except OSError:
+    except OSError as error:
         if old:
-            old.rename(folder)
+            try:
+                old.rename(folder)
+            except OSError:
+                raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
-    files.sync_folder(folder.parent)
     if old:
         shutil.rmtree(old, ignore_errors=True)
+    with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
+        files.sync_folder(folder.parent)
 
 
 @contextmanager
 def _explained(folder: Path) -> Iterator[None]:
     """Turn a failed write into a message for the user."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BankError(
-            f"Cannot write {folder}: {reason}. Nothing was changed. Choose a folder with write permission, on a disk "
-            "with space for a whole model."
-        ) from error
+    with files.explained(folder, outcome="Nothing was exported, and no files were left behind."):
+        try:
+            yield
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 @contextmanager

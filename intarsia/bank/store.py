@@ -14,20 +14,39 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
-from collections.abc import Sequence
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from intarsia import files
-from intarsia.bank.catalog import TASK_NAME, Catalog
+from intarsia.bank.catalog import TASK_NAME, UNREADABLE, Catalog
+from intarsia.bank.description import FIELDS
 from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
-from intarsia.bank.inlay import Inlay, InlayHeader, check_content, check_file, encode, read_content, read_inlay
+from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
+from intarsia.errors import BankError, DamagedInlay, Misplaced, Refused, UnknownTask
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
 
 NAMES_SHOWN = 20
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _explained(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
+    """Turn an `OSError` of a method that stores nothing, or that says itself what it stored, into a `StorageError`."""
+
+    @functools.wraps(method)
+    def call(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with files.explained(store.folder, doing="use", outcome="The stored tasks were not changed."):
+            return method(store, *args, **kwargs)
+
+    return call
 
 
 class Store:
@@ -45,6 +64,7 @@ class Store:
         """The description of the bank's base, as given to `bind`; None before the first `bind`."""
         return read_manifest(self._manifest)
 
+    @_explained
     def bind(self, encoder: dict[str, Any]) -> None:
         """Record the bank's base at the first call; later calls raise `Refused` for another base."""
         if not isinstance(encoder.get("fingerprint"), str) or not encoder["fingerprint"]:
@@ -52,16 +72,47 @@ class Store:
                 f"The bank at {self.folder} cannot use the base {encoder!r}: the fingerprint is missing. "
                 "Give the description of a loaded encoder."
             )
+        self.check_base(encoder)
         if self.encoder is None:
-            for row in self._catalog.look():  # bank.json may have been lost, but every inlay states its base
-                if row.state == "ok":
-                    self._refuse_other_base(encoder, dict(InlayHeader.from_json(row.header).encoder))
             create_manifest(self._manifest, encoder)
-        self._refuse_other_base(encoder, self.encoder)
+            self.check_base(encoder)  # another process may have written it first
 
+    def check_base(self, encoder: dict[str, Any]) -> None:
+        """Raise `Refused` unless `encoder` describes the bank's base: that of bank.json or, if it has been lost, that
+        of an inlay."""
+        base = self.encoder or self.stated_base(encoder)
+        difference = misfit(encoder, base) if base is not None else None
+        if difference is not None:
+            raise Refused(
+                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
+                "Use the bank's own base, or create another bank."
+            )
+
+    def stated_base(self, preferred: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the base that most inlays state, for a bank that has lost its bank.json; `preferred`, if any inlay
+        states it; None without inlays."""
+        rows = [row for row in self._catalog.look() if row.state == "ok"]
+        stated = Counter(row.fingerprint for row in rows)
+        if preferred is not None and preferred.get("fingerprint") in stated:
+            chosen = preferred["fingerprint"]
+        else:
+            chosen = max(stated, key=lambda fingerprint: stated[fingerprint], default=None)
+        for row in rows:
+            if row.fingerprint == chosen:
+                with contextlib.suppress(DamagedInlay):
+                    return dict(InlayHeader.from_json(row.header).encoder)
+        return None
+
+    @_explained
+    def check_writable(self, name: str) -> None:
+        """Raise unless this user may add a version of this task. Call it before training, to fail early."""
+        for folder in (self._inlays / name, self._inlays, self.folder / "work"):
+            files.check_writable(folder)
+
+    @_explained
     def check_name(self, name: str) -> None:
         """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
-        if not TASK_NAME.fullmatch(name):
+        if not isinstance(name, str) or not TASK_NAME.fullmatch(name):
             raise Refused(
                 f"{name!r} is not a valid task name. Use 1 to 64 characters: letters a-z and A-Z, digits, '-', '_' and "
                 "'.'; the first character must not be '.'."
@@ -73,10 +124,13 @@ class Store:
                     f"distinguish it from {name!r}. Use {other!r}, or choose another name."
                 )
 
-    def add(self, inlay: Inlay, *, serve: bool = True) -> Entry:
-        """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one."""
+    @_explained
+    def add(self, inlay: Inlay, *, encoder: Encoder | None = None, serve: bool = True) -> Entry:
+        """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one. With
+        `encoder`, the bank's base, the tensors must be those that method and head have on this base."""
         self.check_name(inlay.name)
         parts = encode(inlay)
+        inlay.check() if encoder is None else inlay.learned_on(encoder)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts, serve=serve)
 
@@ -84,6 +138,7 @@ class Store:
         """Return the folder of a task's versions."""
         return self._inlays / name
 
+    @_explained
     def entries(self) -> list[Entry]:
         """Return the served version of each task, sorted by name, including damaged ones (see `Entry.state`)."""
         by_task: dict[str, list[IndexRow]] = {}
@@ -91,6 +146,7 @@ class Store:
             by_task.setdefault(row.name, []).append(row)
         return self._as_entries([self._served(rows) for rows in by_task.values()], self.encoder)
 
+    @_explained
     def versions(self, name: str) -> list[Entry]:
         """Return all versions of a task, oldest first."""
         rows = self._catalog.look(name) if TASK_NAME.fullmatch(name) else []
@@ -98,6 +154,7 @@ class Store:
             raise self._unknown(name)
         return self._as_entries(rows, self.encoder)
 
+    @_explained
     def entry(self, name: str, version: int | None = None) -> Entry:
         """Return one version of a task; by default the served one, which is the newest that is not held back."""
         found = self.versions(name)
@@ -109,11 +166,17 @@ class Store:
         have = ", ".join(str(entry.version) for entry in found)
         raise UnknownTask(f"The task {name!r} in {self.folder} has no version {version}. Its versions are: {have}.")
 
+    @_explained
     def load(self, name: str, version: int | None = None) -> Inlay:
         """Return an inlay after checking the digest of its whole file."""
         entry = self.entry(name, version)
+        if entry.version == UNREADABLE:
+            raise DamagedInlay(entry.reason)
         try:
+            self._catalog.check_inside(entry.path)
             inlay = read_inlay(entry.path)
+            inlay.check(entry.path)
+            self._check_index(entry, inlay)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # removed, not damaged: a new file may follow
                 raise UnknownTask(f"Another process removed {entry.path} before it was read.") from error
@@ -122,30 +185,46 @@ class Store:
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
 
+    def _check_index(self, entry: Entry, inlay: Inlay) -> None:
+        """Raise if the index describes this file otherwise than the file itself; answers would mix the two."""
+        if entry.state != "ok" or entry.header.digest != inlay.digest:
+            return
+        if any(getattr(entry.header, name) != getattr(inlay, name) for name in FIELDS):
+            self._catalog.forget()
+            raise BankError(f"The index of {self.folder} described {entry.path} wrongly. It was cleared: try again.")
+
+    @_explained
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
         content = read_content(entry.path)
-        check_content(content, entry.path)
+        decode(content, entry.path).check(entry.path)
         self._refuse_misplaced(entry, entry.header.encoder)
         return self._append(name, [content])
 
+    @_explained
     def remove(self, name: str, version: int | None = None) -> None:
         """Delete one version or, by default, all versions of a task."""
+        removed: list[str] = []
         for entry in self.versions(name) if version is None else [self.entry(name, version)]:
             # Oldest first: concurrent readers still find the newest version.
-            try:
+            stays = f"Removed before it: version {', '.join(removed)}." if removed else "Nothing was removed."
+            with files.explained(entry.path, doing="remove", outcome=stays):
                 entry.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise BankError(f"Cannot remove {entry.path}: {error.strerror}. Check the write permission.") from error
-            for mark in entry.path.parent.glob(f"{entry.path.stem}-*.held"):
-                mark.unlink(missing_ok=True)
-        self._catalog.look(name)
-        with contextlib.suppress(OSError):  # fails if versions remain or another process has just added a version
+            removed.append(str(entry.version))
+            with contextlib.suppress(OSError):  # a mark without its version has no effect
+                for mark in entry.path.parent.glob(f"{entry.path.stem}-*.held"):
+                    mark.unlink()
+        # What follows is tidying: the index, and the folder unless another process has just added a version.
+        with contextlib.suppress(OSError):
+            self._catalog.look(name)
+        with contextlib.suppress(OSError):
             (self._inlays / name).rmdir()
 
-    def verify(self, rebuild: bool = False) -> list[Problem]:
-        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index."""
+    @_explained
+    def verify(self, rebuild: bool = False, base: Encoder | None = None) -> list[Problem]:
+        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index. With
+        `base`, the bank's base, the tensors must be those that method and head have on it."""
         if rebuild:
             self._catalog.forget()
         rows = self._catalog.look(whole=True)
@@ -160,8 +239,13 @@ class Store:
             try:
                 if entry.state != "ok" or encoder is not None:
                     self._refuse_misplaced(entry, entry.header.encoder)
+                if base is not None:
+                    read_inlay(entry.path).learned_on(base)
             except BankError as error:
-                problems.append(Problem(entry.path, str(error), entry.name, entry.version))
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue  # another process has just removed it
+                state = "misplaced" if isinstance(error, Misplaced) else "damaged"
+                problems.append(Problem(entry.path, str(error), entry.name, entry.version, state))
         return problems
 
     def _append(self, name: str, parts: Sequence[files.Chunk], *, serve: bool = True) -> Entry:
@@ -170,19 +254,20 @@ class Store:
         The mark of a version that is not served comes before its file, so nothing serves it meanwhile. A mark without
         its file has no effect.
         """
-        digest = "" if serve else json.loads(bytes(parts[0])[8:])["__metadata__"]["digest"]
-        version = max(self._catalog.versions(name), default=0) + 1
-        with files.explained(self._inlays / name, parts):
+        with files.explained(self._inlays / name, parts, outcome="No version was added."):
+            version = max(self._catalog.versions(name), default=0) + 1
             files.make_folder(self._inlays)
             files.sweep(self._inlays)
             with files.written(self._inlays, parts) as temporary:
+                header = read_header(temporary)  # now: another process may remove the version as soon as it is placed
                 while True:
                     files.make_folder(self._inlays / name)
-                    mark = None if serve else self._catalog.mark_path(name, version, digest)
+                    path = self._catalog.path(name, version)
+                    mark = None if serve else self._catalog.mark_path(name, version, header.digest)
                     try:
                         if mark is not None:
                             mark.touch()
-                        files.place(temporary, self._catalog.path(name, version))  # also syncs the folder
+                        files.place(temporary, path)  # also syncs the folder
                         break
                     except FileExistsError:
                         if mark is not None:
@@ -192,15 +277,20 @@ class Store:
                         if not temporary.exists():
                             raise
                         # Another process has just removed the task's folder: create it again.
-        return self.entry(name, version)
+        with contextlib.suppress(OSError):  # only the index, which the next look brings up to date
+            self._catalog.look(name)
+        return Entry(name, version, path, header.bytes, "ok", "", header.to_json(), held=not serve)
 
     def _as_entries(self, rows: Sequence[IndexRow], encoder: dict[str, Any] | None) -> list[Entry]:
         entries = []
         for row in rows:
-            state, reason, path = row.state, row.reason, self.folder / row.file
+            state, reason, path = row.state, row.reason, self._catalog.path(row.name, row.version)
             if state == "ok" and encoder is not None and row.fingerprint != encoder["fingerprint"]:
-                known = InlayHeader.from_json(row.header).encoder
-                state, reason = "damaged", self._foreign(path, misfit(dict(known), encoder))
+                try:
+                    known = dict(InlayHeader.from_json(row.header).encoder)
+                    state, reason = "misplaced", self._foreign(path, misfit(known, encoder))
+                except DamagedInlay as error:
+                    state, reason = "damaged", str(error)
             held = self._catalog.is_held(row)
             entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header, held))
         return entries
@@ -223,26 +313,23 @@ class Store:
     def _refuse_misplaced(self, entry: Entry, encoder: dict[str, str]) -> None:
         """Raise if the file is damaged, is in another task's folder, or was made for another base."""
         if entry.state != "ok":
-            raise DamagedInlay(entry.reason)
+            raise (Misplaced if entry.state == "misplaced" else DamagedInlay)(entry.reason)
         base = self.encoder
         difference = misfit(dict(encoder), base) if base is not None else None
         if difference is not None:
-            raise Refused(self._foreign(entry.path, difference))
+            raise Misplaced(self._foreign(entry.path, difference))
 
-    def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
-        difference = misfit(encoder, base) if base is not None else None
-        if difference is not None:
-            raise Refused(
-                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
-                "Use the bank's own base, or create another bank."
-            )
-
+    @_explained
     def _refuse_other_folders(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
             raise Refused(f"{self.folder} is a file; expected a bank's folder or the name of a new folder.")
-        if not self.folder.is_dir() or self._manifest.exists() or self._inlays.is_dir():
+        if not self.folder.is_dir():
             return
-        names = sorted(path.name for path in self.folder.iterdir())
+        names = sorted(
+            path.name for path in self.folder.iterdir()
+        )  # one look: another process may be creating the bank
+        if "bank.json" in names or "inlays" in names:
+            return
         foreign = [name for name in names if name != "work" and not name.startswith((".", "index.sqlite"))]
         if foreign:
             raise Refused(
@@ -256,4 +343,4 @@ class Store:
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
-        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")
+        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant or ' ' + have}")

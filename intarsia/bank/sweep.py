@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from safetensors import safe_open
-from safetensors.torch import save
 
 from intarsia import files
 from intarsia.bank import succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
-from intarsia.bank.work import working_folder
+from intarsia.bank.work import clear, run_id, stored_by_run, working_folder
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import IntarsiaError
+from intarsia.errors import DamagedInlay, IntarsiaError
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.kind_registry import kind_for
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import default_metric
-from intarsia.train.checkpoint import State
+from intarsia.train.checkpoint import State, read_tensors, write_tensors
 from intarsia.train.grid import SMALL, Grid
 from intarsia.train.job import Job
 from intarsia.train.run import Trained, best_kind, check_job
@@ -59,17 +56,22 @@ def run_sweep(
     jobs.sort(key=characters_read, reverse=True)
     for job in jobs:
         check_job(job, encoder.shape)
-    with working_folder(store.folder / "work" / sweep_name(jobs, encoder)) as folder:
-        results = SweepResults(jobs, encoder, folder)
-        Runner(jobs, encoder, folder, results, watch=watch).run(together, score_test=score_all)
-        entries = {}
-        for name in tasks:
+    work = store.folder / "work" / sweep_name(jobs, encoder)
+    outcome = "The results so far are stored; the same command resumes the sweep."
+    with files.explained(store.folder, doing="use", outcome=outcome), working_folder(work) as folder:
+        # An earlier process may have been killed while it stored the inlays, or before it could clear the folder.
+        before = {name: entry for name in tasks if (entry := stored_by_run(store, name, folder)) is not None}
+        entries = dict(before)
+        if entries.keys() != tasks.keys():
+            results = SweepResults(jobs, encoder, folder)
+            Runner(jobs, encoder, folder, results, watch=watch).run(together, score_test=score_all)
+        for name in (name for name in tasks if name not in entries):
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
-            inlay.training["grid"] = results.grid(name)
-            entries[name] = succession.add(store, inlay, serve_anyway=serve_anyway)
-        shutil.rmtree(folder, ignore_errors=True)
-    return entries
+            inlay.training.update(grid=results.grid(name), run=run_id(folder))
+            entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
+        clear(folder)
+    return {name: entries[name] for name in tasks}
 
 
 def sweep_name(jobs: Sequence[Job], encoder: Encoder) -> str:
@@ -86,9 +88,12 @@ class SweepResults:
         self.jobs = {job.key(encoder.fingerprint): job for job in jobs}
         self.found: dict[str, JobResult] = {}
         for key in self.jobs:
-            path = self._result_file(key)
-            if path.is_file():
-                self.found[key] = JobResult(**json.loads(path.read_text(encoding="utf-8")))
+            with suppress(FileNotFoundError, KeyError, TypeError, ValueError):  # a damaged result: its job runs again
+                self.found[key] = JobResult(**files.read_checked(self._result_file(key)))
+            tensors = self._tensor_file(key)
+            if tensors.is_file() and read_tensors(tensors) is None:
+                tensors.unlink()
+                self.found.pop(key, None)
 
     def find(self, job: Job, key: str) -> JobResult | None:
         return self.found.get(key)
@@ -99,7 +104,7 @@ class SweepResults:
         better = result.dev is not None and (before is None or result.dev > (before.dev or 0.0))
         if better and not isinstance(outcome, IntarsiaError):
             self._store_tensors(key, outcome)
-        files.replace(self._result_file(key), [json.dumps(asdict(result)).encode()])
+        files.replace_checked(self._result_file(key), asdict(result))
         self.found[key] = result
         if better and before is not None:  # only now: a kill at any time leaves the tensors of one best job
             self._tensor_file(before.key).unlink(missing_ok=True)
@@ -125,15 +130,17 @@ class SweepResults:
         return max(kept, key=lambda r: r.dev or 0.0, default=None)
 
     def _store_tensors(self, key: str, trained: Trained) -> None:
-        tensors = {k: v.cpu().contiguous() for k, v in trained.tensors.items()}
         metadata = {"state": json.dumps(asdict(trained.state)), "left_out": str(trained.left_out)}
-        files.replace(self._tensor_file(key), [save(tensors, metadata)])
+        write_tensors(self._tensor_file(key), trained.tensors, metadata)
 
     def _trained(self, job: Job, key: str) -> Trained:
-        with safe_open(self._tensor_file(key), framework="pt") as file:
-            metadata = file.metadata()
-            state = State(**json.loads(metadata["state"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        found = read_tensors(self._tensor_file(key))
+        if found is None:
+            raise DamagedInlay(
+                f"{self._tensor_file(key)} is missing or damaged. Repeat the command: it trains this job again."
+            )
+        metadata, tensors = found
+        state = State(**json.loads(metadata["state"]))
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
         learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)

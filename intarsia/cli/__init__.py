@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
 from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from intarsia import files
 from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError, IntarsiaWarning
 from intarsia.version import __version__
 
-for _commands in ("tasks", "data", "lab", "paper", "bank"):  # the order of the help
+for _commands in ("tasks", "predict", "reports", "data", "lab", "paper", "bank", "serve"):  # the order of the help
     import_module(f"intarsia.cli.{_commands}")
+
+
+def _unwrapped(text: str) -> str:
+    """Return a help text with each paragraph on one line: the terminal's width breaks the lines."""
+    parts = [part.rstrip() for part in cleandoc(text).split("\n\n")]
+    return "\n\n".join(part if part.startswith("  ") else " ".join(part.split()) for part in parts)
+
+
+def _unwrap(typer_app: typer.Typer) -> None:
+    if isinstance(typer_app.info.help, str):
+        typer_app.info.help = _unwrapped(typer_app.info.help)
+    for command in typer_app.registered_commands:
+        command.help = _unwrapped(command.help or (command.callback.__doc__ if command.callback else None) or "")
+    for group in typer_app.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap(group.typer_instance)
+
+
+_unwrap(app)
 
 
 def _version(wanted: bool) -> None:
@@ -31,6 +54,19 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+def _check_arguments(arguments: list[str]) -> None:
+    """Raise if an argument is not UTF-8: no text, name or path that an inlay describes could hold it."""
+    for number, argument in enumerate(arguments, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = argument.encode(errors="backslashreplace").decode()
+            raise IntarsiaError(
+                f"argument {number} is not valid UTF-8: {shown!r}. Give texts in UTF-8, and rename a file whose name "
+                "is in another encoding."
+            ) from None
 
 
 def _notes(default: Any) -> Any:
@@ -50,13 +86,23 @@ def main() -> None:
     """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
     from intarsia.cli import console
 
+    for stream in (sys.stdout, sys.stderr):  # a terminal's encoding may lack a character: print its number instead
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     warnings.simplefilter("always", IntarsiaWarning)
     warnings.showwarning = _notes(warnings.showwarning)
     try:
         try:
+            _check_arguments(sys.argv[1:])
             app()
         except IntarsiaError as error:
             console.error(str(error))
+            sys.exit(2)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            path = Path(str(error.filename or "a file"))
+            console.error(str(files.storage_error(error, path, doing="use", outcome="")))
             sys.exit(2)
         finally:
             sys.stdout.flush()  # flush here, because a failure during interpreter shutdown cannot be caught

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from intarsia.cli.console import err
-from intarsia.cli.time_left import TimeLeft
-from intarsia.formatting import score, seconds
+from intarsia.cli.console import err, tell
+from intarsia.display.time_left import TimeLeft
+from intarsia.formatting import printable, score, seconds
 from intarsia.lab.comparison import Result
 
 if TYPE_CHECKING:
@@ -54,8 +53,9 @@ def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=_BAR), TextColumn("{task.percentage:3.0f}%")
-        with Bar(*columns, TextColumn("{task.fields[info]}"), console=err) as bar:
+        title = TextColumn("{task.description}", markup=False)
+        columns = title, BarColumn(bar_width=_BAR), TextColumn("{task.percentage:3.0f}%")
+        with Bar(*columns, TextColumn("{task.fields[info]}", markup=False), console=err) as bar:
             task = bar.add_task("reading", total=1.0, info="")
 
             def watch(event: RunnerEvent) -> None:
@@ -64,7 +64,7 @@ def _comparison_bar(methods: Mapping[str, Method]) -> Iterator[RunnerWatch]:
                     bar.console.print(line, markup=False)
                 # A longer text would shrink the other columns.
                 room = err.width - len(board.title) - _BAR - len(" 100% ") - 2
-                info = f"{board.left} · {board.now}" if board.now else str(board.left)
+                info = printable(f"{board.left} · {board.now}" if board.now else str(board.left))
                 bar.update(task, description=board.title, completed=board.left.share, info=info[: max(0, room)])
 
             yield watch
@@ -101,13 +101,9 @@ class ComparisonBoard:
         if event.progress is not None and event.key not in self.begun:
             self.begun.add(event.key)
             done = f"{100 * self.left.share:.0f}% of all runs done"
-            print(
-                f"{self.run(event.progress.job)}: started ({done} · {self.left})",
-                file=sys.stderr,
-                flush=True,
-            )
+            tell(f"{self.run(event.progress.job)}: started ({done} · {self.left})")
         if (line := self.ended(event)) is not None:
-            print(line, file=sys.stderr, flush=True)
+            tell(line)
 
     def ended(self, event: RunnerEvent) -> str | None:
         """Return a line about a run that has ended; None for other events."""
@@ -148,6 +144,6 @@ def _tenths() -> no_bert.SearchWatch:
         nonlocal shown
         if int(10 * p.share) != shown:
             shown = int(10 * p.share)
-            print(f"baseline: {100 * p.share:3.0f}% · {p}", file=sys.stderr, flush=True)
+            tell(f"baseline: {100 * p.share:3.0f}% · {p}")
 
     return watch

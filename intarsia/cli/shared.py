@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
+
+from intarsia.cli import checks, completion
+from intarsia.errors import IntarsiaError, IntarsiaWarning
+from intarsia.tasks.examples import KINDS
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
@@ -16,7 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="intarsia",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,21 +52,84 @@ EncoderOption = Annotated[
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The task's name in the bank.", show_default=False, autocompletion=completion.tasks
+    ),
+]
 TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="detected")]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
 LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="detected")]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
+    typer.Option(
+        "--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected",
+        callback=checks.one_of("--kind", KINDS), autocompletion=lambda: list(KINDS),
+    ),
+]  # fmt: skip
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
 ]
+SepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sep", metavar="CHARACTER", help="The separator of a .csv or .tsv file: ';' or tab.", show_default="detected"
+    ),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option("--encoding", help="The encoding of a text file, such as latin-1.", show_default="detected"),
+]
+DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows without a text or a label.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
+MaxBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        callback=lambda limit: _limit_content(limit),
+        help="Refuse data files with more content than this, after decompression.",
+    ),
+]  # fmt: skip
 PoolingOption = Annotated[
-    str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
-]
+    str,
+    typer.Option(
+        "--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.",
+        callback=checks.one_of("--pooling", checks.POOLINGS), autocompletion=lambda: list(checks.POOLINGS),
+    ),
+]  # fmt: skip
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]
+LearnLengthOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans",
+        help="Cut longer texts to this many tokens; [cyan]auto[/] chooses by the data.",
+    ),
+]  # fmt: skip
+ClassWeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--class-weights", metavar="balanced|LABEL=W,…",
+        help="Weights of the labels in the loss: [cyan]balanced[/], or a list such as [cyan]spam=5,ham=1[/].",
+    ),
+]  # fmt: skip
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", help="The probability from which a label applies, for several labels of n.",
+        show_default="one for each label, found on validation",
+    ),
+]  # fmt: skip
+CalibrateOption = Annotated[
+    bool,
+    typer.Option(
+        "--calibrate/--no-calibration", rich_help_panel=ADVANCED,
+        help="Find a temperature on validation, so that probabilities mean what they say.",
+    ),
+]  # fmt: skip
 TrunkDropoutOption = Annotated[
     bool | None,
     typer.Option(
@@ -82,31 +149,85 @@ BiasCorrectionOption = Annotated[
         help="Adam's bias correction: smaller first steps, more stable on small data.",
     ),
 ]  # fmt: skip
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …", callback=checks.device)]
 
 
 PrecisionOption = Annotated[
     str | None,
-    typer.Option("--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs"),
-]
+    typer.Option(
+        "--precision", show_default="bf16 on GPUs",
+        help="Precision of the base: bf16, float32 or, on CPUs and not for training, int8.",
+        callback=checks.one_of("--precision", checks.PRECISIONS),
+    ),
+]  # fmt: skip
+
+
+def _limit_content(limit: int | None) -> int | None:
+    from intarsia.tasks.content import set_content_limit
+
+    set_content_limit(limit)
+    return limit
 
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Exit with code 130 at Ctrl-C and say that the command can be resumed."""
+    """Exit with code 130 at Ctrl-C (143 at SIGTERM, 129 at SIGHUP) and say that the command can be resumed."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         from intarsia.cli import console
 
-        console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
-        raise typer.Exit(130) from None
+        with suppress(OSError):  # the terminal may be closed
+            console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
+        raise typer.Exit(128 + getattr(interrupt, "number", 2)) from None
+
+
+def read_length(text: str | None) -> int | Literal["auto"] | None:
+    """Return the value of --max-length."""
+    if text is None or text == "auto":
+        return cast(Literal["auto"] | None, text)
+    try:
+        return int(text)
+    except ValueError:
+        raise IntarsiaError(f"--max-length {text!r} is neither a number of tokens nor auto.") from None
+
+
+def read_class_weights(text: str | None) -> str | dict[str, float] | None:
+    """Return the value of --class-weights: a word, or weights by label."""
+    if text is None or "=" not in text:
+        return text
+    weights = {}
+    for part in text.split(","):
+        label, _, weight = part.rpartition("=")
+        try:
+            weights[label.strip()] = float(weight)
+        except ValueError:
+            raise IntarsiaError(f"--class-weights: {part!r} is not LABEL=WEIGHT, such as spam=5.") from None
+    return weights
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Print no notes if `quiet`."""
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore", IntarsiaWarning)
+        yield
 
 
 def about(task: TaskData) -> str:
     """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
     return f"{task.asks}; {rows} ({task.source['split']})"
+
+
+def existing_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
+    """Open a bank that must be there."""
+    if not bank.exists():
+        raise IntarsiaError(
+            f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
+        )
+    return open_bank(bank, encoder, device, precision)
 
 
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from intarsia.cli.console import table
 from intarsia.tasks.suites.folder import SplitStatus, Status
 from intarsia.tasks.suites.suite import PARTIAL
@@ -19,10 +21,10 @@ STYLES = {"whole": "green", "partial": "yellow", "missing": "dim"}
 
 def suites_table(found: Sequence[Status], folder: Path) -> list[RenderableType]:
     """Return a table with one line for each task (rows here and official rows), and notes on incomplete tasks."""
-    rows = []
+    rows: list[list[str | Text]] = []
     for status in found:
         task, parts = status.task, {part.split: part for part in status.parts}
-        state = f"[{STYLES[status.state]}]{status.state}[/]"
+        state = Text(status.state, STYLES[status.state])
         names = [task.full_name, task.kind, task.metrics[0].partition(":")[0]]
         if "all" in task.rows:
             rows.append([*names, _together(status), "", "", state])

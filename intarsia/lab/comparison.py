@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
@@ -34,13 +33,13 @@ class Result:
     reason: str | None = None
 
     def write(self, folder: Path) -> None:
-        files.replace(folder / f"{self.key}.json", [json.dumps(asdict(self), indent=1).encode()])
+        files.replace_checked(folder / f"{self.key}.json", asdict(self))
 
     @classmethod
     def read(cls, folder: Path, key: str) -> Result | None:
         """Return the stored result, or None if there is no readable result."""
         try:
-            stored = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
+            stored = files.read_checked(folder / f"{key}.json")
             result = cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
             return result if result.key == key else None
         except (OSError, ValueError, KeyError, TypeError):

@@ -116,12 +116,12 @@ def search_without_transformer(
     content = [task.source["sha256"], task.kind, metric, minutes]
     path = folder / f"no-bert-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError):
-        return _with_count(json.loads(path.read_text(encoding="utf-8")))
+        return _with_count(files.read_checked(path))
     try:
         baseline = no_bert.search(task, minutes, metric=metric, watch=watch).to_dict()
     except IntarsiaError as error:
         baseline = {"metrics": None, "reason": str(error)}
-    files.replace(path, [json.dumps(baseline, indent=1).encode()])
+    files.replace_checked(path, baseline)
     return _with_count(baseline)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, did_you_mean
 from intarsia.methods import registry
 from intarsia.methods.method import Method as Method
 from intarsia.methods.method import Preset as Preset
@@ -32,19 +32,29 @@ def _all_presets() -> dict[str, Preset]:
 
 
 PRESETS = _all_presets()
+MOST_ITEMS = 10_000  # of a list in a stored method
 
 
-def from_dict(config: dict[str, Any]) -> Method:
-    """Return the method that `to_dict` wrote."""
+def from_dict(config: Mapping[str, Any]) -> Method:
+    """Return the method that `to_dict` wrote. The names and types of the options are checked: they come from a file."""
+    import msgspec
+
     options = dict(config)
-    kind = options.pop("type", None)
-    if not isinstance(kind, str) or kind not in METHODS:
-        raise IntarsiaError(f"the method {kind!r} is not known. Known methods: {', '.join(METHODS)}.")
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    name = options.pop("type", None)
+    if not isinstance(name, str) or name not in METHODS:
+        raise IntarsiaError(f"the method {str(name)[:100]!r} is not known. Known methods: {', '.join(METHODS)}.")
+    kind = METHODS[name]
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(options) - fields)
+    if unknown:
+        raise IntarsiaError(f"the method {name!r} has no option {unknown[0][:100]!r}.")
+    if any(len(value) > MOST_ITEMS for value in options.values() if isinstance(value, list | tuple | str)):
+        raise IntarsiaError(f"an option of the method {name!r} has more than {MOST_ITEMS} items.")
     try:
-        return METHODS[kind](**options)
-    except TypeError as error:
-        raise IntarsiaError(f"the method {kind!r} does not have these options: {error}") from error
+        return msgspec.convert(options, kind)
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("`", "")
+        raise IntarsiaError(f"the options of the method {name!r} are not valid: {problem}.") from error
 
 
 def parse(text: str, options: Sequence[str] = ()) -> Method:
@@ -54,9 +64,9 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     """
     names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
     if not names:
-        raise IntarsiaError(
-            f"the method {text!r} is not known. Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
-        )
+        close = did_you_mean(text.rpartition("-")[0] or text, PRESETS)
+        known = close or f" Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
+        raise IntarsiaError(f"the method {text!r} is not known.{known}")
     name = max(names, key=len)
     kind, preset = _METHOD_OF_PRESET[name], PRESETS[name]
     sized, size = text != name, text.removeprefix(name).removeprefix("-")
@@ -69,6 +79,19 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
         known = f"its options are: {', '.join(fields)}" if fields else "it has no options"
         raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {known}.")
     return kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
+
+
+def as_method(value: Any) -> Method:
+    """Return a method that is given as such, or as text with options after spaces: `houlsby-64 layers=3-5`."""
+    if isinstance(value, Method):
+        return value
+    if isinstance(value, str) and value.strip():
+        name, *options = value.split()
+        return parse(name, options)
+    found = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60} ({type(value).__name__})"
+    raise IntarsiaError(
+        f"method: expected a name and size such as 'houlsby-64', or a method such as Bottleneck(64); found {found}."
+    )
 
 
 def short_name(config: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ checksum. A later process verifies the checksum when it first reads the chunk, s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ class ChunkFile:
     def delete(self) -> None:
         """Close the file and delete it."""
         del self.map
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is a cache
+            self.path.unlink(missing_ok=True)
 
     def _has_format_name(self) -> bool:
         with self.path.open("rb") as file:

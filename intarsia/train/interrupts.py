@@ -1,4 +1,4 @@
-"""Ctrl-C during training."""
+"""Signals that end a process, during training."""
 
 from __future__ import annotations
 
@@ -6,29 +6,51 @@ import signal
 import threading
 from typing import Any
 
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Ctrl-C, `kill`, a closed terminal; Windows has no SIGHUP
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was interrupted by a signal, and its state is stored; `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
 
 class Interrupts:
-    """Delays Ctrl-C until the step is complete and saved, because a checkpoint must not contain half a step."""
+    """Delays Ctrl-C, SIGTERM and SIGHUP until the step is complete and saved: a checkpoint must not hold half a step.
+
+    The second signal interrupts at once. A signal that the process ignores (`nohup`) stays ignored, and SIGTERM and
+    SIGHUP keep a handler that the program has set.
+    """
 
     def __init__(self) -> None:
-        self.requested = False
-        self.previous: Any = None
+        self.number: int | None = None  # of the signal that came first
+        self.previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self.number is not None
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self.previous = signal.signal(signal.SIGINT, self._note)
+            for number in (getattr(signal, name) for name in NAMES if hasattr(signal, name)):
+                handler = signal.getsignal(number)
+                own = handler is not None and handler is not signal.SIG_IGN
+                if own and (number == signal.SIGINT or handler is signal.SIG_DFL):
+                    self.previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.previous is not None:
-            signal.signal(signal.SIGINT, self.previous)
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
 
-    def _note(self, *_: object) -> None:
+    def _note(self, number: int, _: object) -> None:
         if self.requested:
-            raise KeyboardInterrupt  # a second Ctrl-C interrupts immediately
-        self.requested = True
+            raise Interrupted(number)
+        self.number = number
 
     def obey(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
-        if self.requested:
-            raise KeyboardInterrupt
+        """Raise `Interrupted` if a signal has come."""
+        if self.number is not None:
+            raise Interrupted(self.number)

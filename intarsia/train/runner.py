@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,16 +117,17 @@ def characters_read(job: Job) -> float:
     return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)
 
 
-def join_watchers(watch: Watch | None, events: RunnerWatch | None) -> RunnerWatch | None:
-    """Join two watchers of the runner: `watch` gets the progress of training steps only, `events` gets every event."""
-    if watch is None:
-        return events
+def join_watchers(watch: Watch | None, *events: RunnerWatch | None) -> RunnerWatch | None:
+    """Join watchers of the runner: `watch` gets the progress of training steps only, `events` get every event."""
+    watchers = [each for each in events if each is not None]
+    if watch is None and len(watchers) < 2:
+        return watchers[0] if watchers else None
 
     def notify(event: RunnerEvent) -> None:
-        if event.progress is not None:
+        if event.progress is not None and watch is not None:
             watch(event.progress)
-        if events is not None:
-            events(event)
+        for each in watchers:
+            each(event)
 
     return notify
 
@@ -217,7 +219,8 @@ class Runner:
         if path.parent.name == key:  # the folder belongs to this job only
             shutil.rmtree(path.parent, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the result is stored: what follows must not make it look lost
+                path.unlink(missing_ok=True)
 
 
 def _sort_key(planned: PlannedJob) -> tuple[bool, str, float]:

@@ -71,11 +71,13 @@ def inlay(base: Encoder, method: Method, pooling: str = "mean", **changes: Any) 
     if "method.values" in tensors:
         everywhere = torch.randperm(sum(w.size for w in method.trained(shape)), generator=draw)  # type: ignore[attr-defined]
         tensors["method.index"] = everywhere[: tensors["method.values"].shape[0]].sort().values
+    counts = {"method": method.count(shape), "head": head.count(shape, method.row_width(shape))}
     known: dict[str, Any] = {
         "name": "task", "kind": "label", "labels": labels, "method": to_dict(method),
         "head": {**head.to_dict(), **changes.pop("head", {})},
         "encoder": {"name": base.name, "fingerprint": base.fingerprint, "tokenizer": base.tokenizer_fingerprint},
-        "parameters": {"base": shape.parameters}, "metrics": {}, "training": {"max_length": 16},
+        "parameters": {**counts, "total": sum(counts.values()), "base": shape.parameters},
+        "metrics": {}, "training": {"max_length": 16},
         "data": {"pairs": False}, "versions": {}, "parents": (), "created": "", "tensors": tensors,
     }  # fmt: skip
     return Inlay(**{**known, **changes})
@@ -270,7 +272,7 @@ def test_folders_are_replaced_only_when_told_and_never_those_in_use(
     monkeypatch.setattr(base, "name", str(out))
     with pytest.raises(IntarsiaError, match="base"):
         bank.export("task", out, force=True)
-    with pytest.raises(IntarsiaError, match="Cannot write"):
+    with pytest.raises(IntarsiaError, match=r"Cannot create the folder .*A part of the path is a file"):
         bank.export("task", tmp_path / "file" / "below")
 
 
@@ -293,7 +295,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(ended.value.code or 0), predictions.out, predictions.err
 
     code, out, err = run("task", "--merged", "out")
-    assert code == 0 and not err and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
+    assert (
+        code == 0
+        and "note: No class of transformers" in err
+        and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
+    )
     assert re.search(r"logits of 5 texts differ by at most \d\.\de-\d\d of the largest", out)
     assert run("task", "--merged", "out", "--force", "--version", "1")[0] == 0
     for arguments, message in [
@@ -306,3 +312,16 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         code, _, err = run(*arguments)
         assert code == 2 and message in err and "Traceback" not in err
     assert not (tmp_path / "out2").exists()
+
+
+def test_no_pipeline_puts_the_labels_over_a_random_head(tmp_path: Path) -> None:
+    from transformers import AutoConfig, pipeline
+
+    base = encoder("bert")
+    bank = bank_with(tmp_path, base, inlay(base, METHODS["lora"], "mean"))
+    folder = tmp_path / "plain"
+    assert bank.export("task", folder).head == "head.safetensors"
+    assert AutoConfig.from_pretrained(folder).num_labels == 0
+    assert "cannot open this folder" in (folder / "README.md").read_text()
+    with pytest.raises(Exception):  # noqa: B017  # of transformers or torch: a head without outputs
+        pipeline("text-classification", model=str(folder))(["a text"])

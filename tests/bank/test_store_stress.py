@@ -46,7 +46,7 @@ def test_a_failed_add_changes_nothing(
         with pytest.raises((BankError, KeyboardInterrupt)) as caught:
             store.add(newer)
     if code == errno.ENOSPC:
-        assert f"{sum(map(len, encode(newer)))} bytes" in str(caught.value) and "Nothing was changed" in str(
+        assert f"{sum(map(len, encode(newer)))} bytes" in str(caught.value) and "No version was added" in str(
             caught.value
         )
     assert [entry.version for entry in Store(store.folder).versions("sentiment")] == [1]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from intarsia.errors import IntarsiaError, check_extra
+from intarsia.errors import IntarsiaError, check_extra, check_seed
 from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, TextFeatures, plan
 from intarsia.lab.no_bert.features import Corpus, FeatureExtractor
@@ -135,6 +135,7 @@ def search(
             f"minutes={minutes}, candidates={candidates} leaves nothing to try. Expected 0 minutes or more, and "
             "at least 1 candidate."
         )
+    check_seed(seed, 2**32 - 1)  # what scikit-learn takes
     task_kind = TaskKind.learn(data.kind, data.labels, data.train)
     gold = task_kind.gold(data.dev)
     corpus = Corpus(data, seed)

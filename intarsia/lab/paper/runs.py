@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -143,7 +144,7 @@ class RunStore:
         found = []
         for number, line in enumerate(path.read_bytes().split(b"\n") if path.is_file() else [], 1):
             with suppress(ValueError):
-                found.append(json.loads(line) if line else None)
+                found.append(_line(line) if line else None)
                 continue
             self._note_damage(path, number)
         return [item for item in found if isinstance(item, dict)]
@@ -155,7 +156,7 @@ class RunStore:
 
     def append(self, path: Path, values: Mapping[str, Any]) -> None:
         """Append a line. A line that a killed process cut short stays in the file and is skipped when read."""
-        line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps({**values, "checksum": _checksum(values)}, ensure_ascii=False).encode() + b"\n"
         files.make_folder(path.parent)
         with self._lock("runs"), files.explained(path, [line]), path.open("ab+") as file:
             if file.seek(0, os.SEEK_END):
@@ -227,6 +228,20 @@ class RunStore:
         files.make_folder(self.folder / "work")
         with FileLock(self.folder / "work" / f"{name}.lock"):
             yield
+
+
+def _line(line: bytes) -> Any:
+    """Return the values of a line; raise `ValueError` if they do not match its checksum (older lines have none)."""
+    values = json.loads(line)
+    if isinstance(values, dict) and "checksum" in values:
+        checksum = values.pop("checksum")
+        if checksum != _checksum(values):
+            raise ValueError("the line does not match its checksum")
+    return values
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 def _object(path: Path, *wanted: str) -> dict[str, Any]:
