@@ -20,7 +20,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import BankError, EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, default_metric
@@ -122,6 +122,8 @@ class Bank:
 
         try:
             return Encoder.load(source, device=self.device, precision=self.precision)
+        except PrecisionError:
+            raise
         except EncoderError as error:
             if self._given is not None or self.store.encoder is None:
                 raise
@@ -170,6 +172,7 @@ class Bank:
         from intarsia.train.job import Job, Settings
         from intarsia.train.runner import join_watchers
 
+        self._check_trains()
         self.store.check_name(name)
         self.store.check_writable(name)
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
@@ -215,6 +218,7 @@ class Bank:
         from intarsia.bank.sweep import run_sweep
         from intarsia.tasks.kind_registry import default_length
 
+        self._check_trains()
         for name in tasks:
             self.store.check_name(name)
             self.store.check_writable(name)
@@ -243,6 +247,13 @@ class Bank:
         from intarsia.tasks.lengths import propose
 
         return propose(data, self.encoder, default_length(data.kind))
+
+    def _check_trains(self) -> None:
+        """Raise before the slow loading of data and base if the base serves only."""
+        if self.precision == "int8":
+            from intarsia.encoder.int8 import SERVES_ONLY
+
+            raise PrecisionError(SERVES_ONLY)
 
     @overload
     def predict(self, task: str, texts: Sequence[Text], *, version: int | None = None) -> list[Prediction]: ...
