@@ -438,9 +438,9 @@ def test_a_fifo_in_place_of_bank_json(bank: Bank) -> None:
 
 
 def test_fuzzed_inlays() -> None:
-    counts, failures = fuzz(seed=1, count=40)
+    counts, failures = fuzz(seed=1, count=60)
     assert not failures, f"seed {min(failures)}: {failures[min(failures)]}"
-    assert counts["refused"] > 25 and counts["answered"] > 0
+    assert counts["refused"] > 40
 
 
 absurd = st.recursive(
