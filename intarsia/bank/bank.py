@@ -8,6 +8,7 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import BankError, EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
@@ -108,13 +109,29 @@ class Bank:
                 from intarsia.encoder.encoder import Encoder
                 from intarsia.encoder.sources import EMBEDDED
 
-                bound = self.store.encoder
-                source = self._given or (bound["name"] if bound else EMBEDDED)
+                source = self._given or self._base_name or EMBEDDED
                 encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-                if bound is not None:
-                    self.store.bind(encoder.description)  # raises if this is another base
+                self.store.check_base(encoder.description)
                 self._encoder = encoder
             return self._encoder
+
+    @property
+    def _base_name(self) -> str | None:
+        """The name of the bank's base: in bank.json or, if it has been lost, in the inlays."""
+        known = self.store.encoder or self.store.stated_base()
+        return known.get("name") if known else None
+
+    def base_at_hand(self) -> Encoder | None:
+        """Return the bank's base if it is loaded or can be loaded without a download; else None."""
+        from intarsia.encoder.sources import EMBEDDED
+
+        with self._lock, contextlib.suppress(EncoderError, BankError):
+            if self._encoder is None and self._given is None:
+                name = self._base_name
+                if name is None or (name != EMBEDDED and not Path(name).is_dir()):
+                    return None
+            return self.encoder
+        return None
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -327,7 +344,7 @@ class Bank:
                 from intarsia.bank.serving import VersionMap
                 from intarsia.serve.engine import Engine
 
-                versions = VersionMap(self.store)
+                versions = VersionMap(self.store, self.encoder)
                 self._engine = Engine(self.encoder, versions, self.limits)
                 versions.on_replaced = self._engine.retire
                 weakref.finalize(self, self._engine.close, drain=False)
@@ -358,7 +375,7 @@ class Bank:
         check_metric(metric, kind, labels)
         known = inlay.data.get("columns")
         examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
-        learned = inlay.learned
+        learned = inlay.learned_on(self.encoder)
         if threshold is not None:
             learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
         inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
@@ -391,7 +408,9 @@ class Bank:
         self.store.remove(name, version)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
-        return self.store.verify(rebuild)
+        """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
+        compared with those that method and head have on it."""
+        return self.store.verify(rebuild, self.base_at_hand())
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

@@ -140,9 +140,8 @@ class _IntoBank:
             self.added = outcome
         else:
             inlay = inlay_of(job, outcome, self.encoder)
-            inlay = inlay_of(job, outcome, self.encoder)
             inlay.training["run"] = run_id(self.work)
-            self.added = succession.add(self.store, inlay, serve_anyway=self.serve_anyway)
+            self.added = succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=self.serve_anyway)
         return JobResult.of(job, key, outcome)
 
     def entry(self) -> Entry:

@@ -59,6 +59,14 @@ KindOption = Annotated[
     typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
+MaxBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        callback=lambda limit: _limit_content(limit),
+        help="Refuse data files with more content than this, after decompression.",
+    ),
+]  # fmt: skip
 PoolingOption = Annotated[
     str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
 ]
@@ -119,6 +127,13 @@ PrecisionOption = Annotated[
     str | None,
     typer.Option("--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs"),
 ]
+
+
+def _limit_content(limit: int | None) -> int | None:
+    from intarsia.tasks.content import set_content_limit
+
+    set_content_limit(limit)
+    return limit
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from intarsia.bank.inlay import Inlay, read_inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import DamagedInlay, IntarsiaError
 from intarsia.files import DISK_FULL
-from intarsia.serve.staged import stage
 from intarsia.service import schemas
 from intarsia.service.catalog import Listed, describe
 from intarsia.service.errors import Failure
@@ -115,22 +114,13 @@ def _add(bank: Bank, name: str, path: Path) -> Entry:
 
 def _misfit(inlay: Inlay, encoder: Encoder) -> str | None:
     """Why an inlay for this base cannot run, or None."""
-    import torch
-
     if inlay.encoder.get("fingerprint") != encoder.fingerprint:
         return None  # the bank says that better
     try:
-        learned = inlay.learned
-        stage(learned, encoder)  # checks the method's tensors, as before a pass
-        method = learned.method
-        expected = learned.head.tensors(encoder.shape, method.row_width(encoder.shape))
-    except (IntarsiaError, KeyError, TypeError, ValueError) as error:
-        return str(error) or type(error).__name__
-    given = {name: tuple(tensor.shape) for name, tensor in learned.head_tensors.items()}
-    if given != {name: spec.shape for name, spec in expected.items()}:
-        return "the shapes of its head's tensors do not fit its labels."
-    numbers = (tensor for tensor in inlay.tensors.values() if tensor.is_floating_point())
-    return None if all(bool(torch.isfinite(tensor).all()) for tensor in numbers) else "it holds NaN or infinity."
+        inlay.learned_on(encoder)
+    except IntarsiaError as error:
+        return str(error)
+    return None
 
 
 def _disk(failure: Failure) -> Failure:

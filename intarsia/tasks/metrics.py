@@ -28,6 +28,7 @@ from intarsia.tasks.own_metric import OwnMetric, named_metric
 from intarsia.tasks.ranking import RANKING, RANKING_KINDS, ranked_labels, ranks
 
 Array = NDArray[Any]
+MANY_LABELS = 1000
 DRAWS_AT_ONCE = 2_000_000  # limits the memory of a bootstrap
 
 
@@ -316,9 +317,25 @@ def bootstrap(
     if isinstance(metric, OwnMetric):
         true, found = _named(np.asarray(gold), labels), _named(np.asarray(predicted), labels)
         return Interval(*metric.interval(true, found, resamples, seed, level))
-    kind, measure = _measure(metric, np.asarray(gold), np.asarray(predicted), labels)
-    true, chosen, row = _distinct_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
+    gold, predicted = np.asarray(gold), np.asarray(predicted)
+    kind, measure = _measure(metric, gold, predicted, labels)
+    count = len(labels)
+    if kind == "label" and count > MANY_LABELS:
+        gold, predicted, measure, count = _renumbered(gold, predicted, measure)
+    true, chosen, row = _distinct_rows(kind, gold, predicted, count)
     return _interval(partial(measure, true, chosen), row, len(true), resamples, seed, level)
+
+
+def _renumbered(
+    gold: Array, predicted: Array, measure: Callable[..., Array]
+) -> tuple[Array, Array, Callable[..., Array], int]:
+    """Labels renumbered without those that are in neither gold nor predicted, and how many are left. No metric changes:
+    a label without rows counts nowhere. With many labels, most have no rows, and arrays by label stay small."""
+    given = measure.keywords if isinstance(measure, partial) else {}
+    present = np.unique(np.concatenate([gold, predicted, np.array(list(given.values()), int)]))
+    if given:
+        measure = partial(f1, positive=int(np.searchsorted(present, given["positive"])))
+    return np.searchsorted(present, gold), np.searchsorted(present, predicted), measure, len(present)
 
 
 def _named(values: Array, labels: Sequence[str]) -> Array:
@@ -418,5 +435,5 @@ def _distinct_rows(kind: Kind, gold: Array, predicted: Array, labels: int) -> tu
         both, row = np.unique(np.hstack([gold, predicted]), axis=0, return_inverse=True)
         return both[:, :labels], both[:, labels:], row.reshape(-1)
     cells, row = np.unique(gold.astype(int) * labels + predicted, return_inverse=True)
-    one_hot = np.eye(labels, dtype=bool)
-    return one_hot[cells // labels], one_hot[cells % labels], row
+    every = np.arange(labels)
+    return cells[:, None] // labels == every, cells[:, None] % labels == every, row

@@ -11,7 +11,7 @@ from intarsia.errors import DataError
 from intarsia.tasks.examples import Example, Question, Sentence
 from intarsia.tasks.frames import EXPECTED, is_of, row_of, table_of_frame
 from intarsia.tasks.hub import load_hub
-from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, read_rows, stem
+from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, local_path, read_rows, stem
 from intarsia.tasks.tables import SPLIT_NAMES, Gathered, RawTable
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
@@ -73,7 +73,7 @@ def _table_of_objects(name: str, items: Iterable[Any]) -> RawTable:
 def _table_of_part(name: str, part: Any) -> RawTable:
     """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
-        return table_of_file(Path(part).expanduser())
+        return table_of_file(local_path(part))
     if (table := table_of_frame(name, part)) is not None:
         return table
     if isinstance(part, Iterable) and not isinstance(part, Mapping | bytes):
@@ -99,7 +99,7 @@ def _row(name: str, number: int, item: Any) -> RawRow:
 
 def _from_name(source: str | Path) -> Gathered:
     """The tables of a path or a hub name."""
-    path = Path(source).expanduser()
+    path = local_path(source)
     if path.is_dir():
         return _from_folder(path)
     if path.exists() or isinstance(source, Path):

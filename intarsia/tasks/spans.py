@@ -20,6 +20,7 @@ from torch import Tensor
 from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
+from intarsia.formatting import shown
 from intarsia.tasks import squad_score
 from intarsia.tasks.examples import Example, Kind, Question
 from intarsia.tasks.inputs import Inputs
@@ -269,7 +270,7 @@ def read_question(row: Mapping[str, Any], question: str, context: str, answers: 
     """
     for column in (question, context):
         if not isinstance(row.get(column), str) or not row[column].strip():
-            raise DataError(f"{where}: {column} is {row.get(column)!r}. Expected a text.")
+            raise DataError(f"{where}: {column} is {shown(row.get(column))}. Expected a text.")
     found = None if answers is None else _answers(plain(row.get(answers)), row[context], where)
     if found and row.get("is_impossible"):
         raise DataError(f"{where}: has answers, but is_impossible is set. Correct it, or drop the question.")
@@ -284,15 +285,16 @@ def _answers(given: Any, context: str, where: str) -> tuple[tuple[int, str], ...
         else:
             found = [(answer["answer_start"], answer["text"]) for answer in given]
         pairs = [(int(start), text) for start, text in found]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{where}: {given!r} cannot be read as answers. Expected a list of objects with text and answer_start."
+            f"{where}: {shown(given)} cannot be read as answers. Expected a list of objects with text and answer_start."
         ) from None
     for start, text in pairs:
         found_text = context[start : start + len(text)] if start >= 0 and isinstance(text, str) else ""
         if not text or found_text != text:
             raise DataError(
-                f"{where}: the answer {text!r} is not at character {start} of the context; {found_text!r} is there. "
+                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found_text)} is "
+                "there. "
                 "Correct it, or drop the question."
             )
     return tuple(pairs)

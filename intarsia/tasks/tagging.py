@@ -20,6 +20,7 @@ from torch import Tensor
 from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
+from intarsia.formatting import shown
 from intarsia.tasks.entities import entities, has_entities
 from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.inputs import Inputs
@@ -175,10 +176,10 @@ def _strings(value: Any, where: str, name: str, words: Any = None) -> tuple[str,
     value = plain(value)
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where}: expected a list of {name}, found {value!r}.")
+        raise DataError(f"{where}: expected a list of {name}, found {shown(value)}.")
     for number, item in enumerate(items, 1):
         if not isinstance(item, str) or not item.strip():
-            raise DataError(f"{where}: item {number} is {item!r}. Expected a text.")
+            raise DataError(f"{where}: item {number} is {shown(item)}. Expected a text.")
     if not items:
         raise DataError(f"{where}: the list is empty. Fill it in, or drop the row.")
     if words is not None and len(items) != len(read_words(words, where)):
