@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from intarsia.client import Client as Client
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.errors import IntarsiaWarning as IntarsiaWarning
     from intarsia.methods.registry import *  # noqa: F403
     from intarsia.serve.limits import Limits as Limits
     from intarsia.serve.prediction import Prediction as Prediction
@@ -39,6 +40,7 @@ _MODULES = {
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",
+    "IntarsiaWarning": "intarsia.errors",
     "Limits": "intarsia.serve.limits",
     "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",

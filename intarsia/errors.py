@@ -56,6 +56,18 @@ class Overloaded(Refused):
         self.retry_after = retry_after
 
 
+class RequestTooLong(IntarsiaError):
+    """A request has more tokens than the limits allow to wait at once."""
+
+
+class PassFailed(IntarsiaError):
+    """A pass through the base failed for a reason that is not the caller's, such as a lack of memory."""
+
+
+class EngineClosed(IntarsiaError):
+    """The engine answers no more."""
+
+
 class DeadlineExceeded(IntarsiaError):
     """The time that the caller allowed for a call has passed."""
 
@@ -70,6 +82,10 @@ class ServiceError(IntarsiaError):
 
 class IntarsiaWarning(UserWarning):
     """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
+
+
+class PrecisionError(EncoderError):
+    """The base cannot compute in this precision, or on this device."""
 
 
 def check_choice(option: str, value: Any, choices: Collection[str]) -> None:

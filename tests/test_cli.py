@@ -301,7 +301,7 @@ def test_learn_can_try_the_small_grid(base: str, tmp_path: Path) -> None:
     [
         (("--device", "cuda:7"), "finds no GPU"),
         (("--precision", "bf16"), "bf16 needs a GPU"),
-        (("--precision", "int3"), "expected bf16 or float32"),
+        (("--precision", "int3"), "expected one of: bf16, float32, int8"),
     ],
 )
 def test_a_device_or_precision_that_is_not_there(

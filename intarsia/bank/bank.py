@@ -20,7 +20,7 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import BankError, EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
@@ -138,6 +138,8 @@ class Bank:
 
         try:
             return Encoder.load(source, device=self.device, precision=self.precision)
+        except PrecisionError:
+            raise
         except EncoderError as error:
             if self._given is not None or self.store.encoder is None:
                 raise
@@ -193,6 +195,7 @@ class Bank:
         from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
 
+        self._check_trains()
         self.store.check_name(name)
         self.store.check_writable(name)
         method = None if method is None else as_method(method)
@@ -247,6 +250,7 @@ class Bank:
         from intarsia.tasks.kind_registry import default_length
         from intarsia.train.grid import read_grid
 
+        self._check_trains()
         if not isinstance(tasks, Mapping):
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
@@ -272,6 +276,13 @@ class Bank:
         from intarsia.tasks.lengths import propose
 
         return propose(data, self.encoder, default_length(data.kind))
+
+    def _check_trains(self) -> None:
+        """Raise before the slow loading of data and base if the base serves only."""
+        if self.precision == "int8":
+            from intarsia.encoder.int8 import SERVES_ONLY
+
+            raise PrecisionError(SERVES_ONLY)
 
     @overload
     def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...

@@ -125,8 +125,11 @@ DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 â
 
 PrecisionOption = Annotated[
     str | None,
-    typer.Option("--precision", help="Precision of the base: bf16 or float32.", show_default="bf16 on GPUs"),
-]
+    typer.Option(
+        "--precision", show_default="bf16 on GPUs",
+        help="Precision of the base: bf16, float32 or, on CPUs and not for training, int8.",
+    ),
+]  # fmt: skip
 
 
 def _limit_content(limit: int | None) -> int | None:

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
-from intarsia.errors import IntarsiaError, Overloaded, Replaced
+from intarsia.errors import EngineClosed, IntarsiaError, Overloaded, PassFailed, Replaced, RequestTooLong
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.call import Call
 from intarsia.serve.limits import Limits
@@ -45,6 +45,15 @@ class Row:
     group: Group
     index: int  # of its segment in the group
     segment: Segment
+
+
+class Running(NamedTuple):
+    """A started pass."""
+
+    rows: list[Row]
+    needed: dict[str, Staged | None]
+    outputs: Callable[[], list[Any]]  # waits for them
+    began: float
 
 
 class Engine:
@@ -174,7 +183,7 @@ class Engine:
                 self._waiting_tokens = 0
             self._wake.notify()
         for row in dropped:
-            row.call.fail(IntarsiaError(CLOSED))
+            row.call.fail(EngineClosed(CLOSED))
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._readers.shutdown(wait=True)
@@ -185,9 +194,9 @@ class Engine:
     def _refuse_if_full(self, tokens: int) -> None:
         limit = self.limits.queue_tokens or 0
         if self._closed:
-            raise IntarsiaError(CLOSED)
+            raise EngineClosed(CLOSED)
         if tokens > limit:
-            raise IntarsiaError(
+            raise RequestTooLong(
                 f"the request has {tokens} tokens; the queue takes at most {limit}. Send it in several parts."
             )
         if self._is_full(max(tokens, 1)):
@@ -225,21 +234,24 @@ class Engine:
     # The engine's thread.
 
     def _run(self) -> None:
+        running: deque[Running] = deque()  # at most two: the next pass is prepared while one runs
         while True:
             with self._wake:
-                while not (self._tasks or self._closed or self._waiting):
+                while not (running or self._tasks or self._closed or self._waiting):
                     self._wake.wait()
-                if self._closed and not self._waiting and not self._tasks:
+                if self._closed and not (running or self._waiting or self._tasks):
                     return
                 tasks, self._tasks = self._tasks, deque()
             for task in tasks:
                 task()
             with self._wake:
-                rows, held_keys = self._next_pass()
-                if not rows and self._waiting and not self._tasks:
+                rows, needed = self._next_pass()
+                if not (rows or running) and self._waiting and not self._tasks:
                     self._wake.wait(0.05)  # all that waits is being read again
-            if rows:
-                self._run_pass(rows, held_keys)
+            if rows and (started := self._start(rows, needed)) is not None:
+                running.append(started)
+            if running and (not rows or len(running) == 2):
+                self._finish(running.popleft())
 
     def _next_pass(self) -> tuple[list[Row], dict[str, Staged | None]]:
         """Take the rows of the next pass from the queue, oldest first, and the staged tasks to load for it."""
@@ -254,6 +266,7 @@ class Engine:
             size = len(row.segment.ids)
             if not row.call.open:
                 self._waiting_tokens -= size
+                self.statistics.cancelled += 1
                 continue
             if row.call.expired(now):
                 self._waiting_tokens -= size
@@ -282,7 +295,7 @@ class Engine:
         """Return whether a row's task can join the pass now, and what the rows of its pass have in common."""
         key, length = row.group.key, self.predictor.length_key(row.segment)
         if key is None:
-            return True, (self.predictor.plain_key(), length)
+            return True, (self.predictor.pass_key(None, None), length)
         residents = self.predictor.residents
         if key not in needed:
             resident = residents.find(key)
@@ -291,8 +304,8 @@ class Engine:
                 self._read_again(row)
                 return False, (None, 0)
             learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
-            members = room.setdefault(self.predictor.shape_key(learned), [])
-            if len(members) >= self.predictor.capacity(learned):
+            members = room.setdefault(residents.shape_key(learned), [])
+            if len(members) >= residents.capacity(learned):
                 return False, (None, 0)
             members.append(key)
             needed[key] = staged
@@ -328,20 +341,29 @@ class Engine:
 
         self._readers.submit(read)
 
-    def _run_pass(self, rows: list[Row], needed: dict[str, Staged | None]) -> None:
+    def _start(self, rows: list[Row], needed: dict[str, Staged | None]) -> Running | None:
         began = time.monotonic()
         for row in rows:
             row.call.start_pass(began)
         try:
-            outputs = self._outputs(rows, needed)
+            return Running(rows, needed, self._outputs(rows, needed), began)
         except Exception as error:
             self._run_apart(rows, needed, error)
-            return
-        self._hand_out(rows, outputs)
-        keys = len({row.group.key for row in rows})
-        self.statistics.ran(rows=len(rows), tokens=sum(len(r.segment.ids) for r in rows), tasks=keys, began=began)
+            return None
 
-    def _outputs(self, rows: list[Row], needed: dict[str, Staged | None]) -> list[Any]:
+    def _finish(self, running: Running) -> None:
+        rows = running.rows
+        try:
+            outputs = running.outputs()
+        except Exception as error:
+            self._run_apart(rows, running.needed, error)
+            return
+        keys = len({row.group.key for row in rows})
+        tokens = sum(len(row.segment.ids) for row in rows)
+        self.statistics.ran(rows=len(rows), tokens=tokens, tasks=keys, began=running.began)
+        self._hand_out(rows, outputs)
+
+    def _outputs(self, rows: list[Row], needed: dict[str, Staged | None]) -> Callable[[], list[Any]]:
         held: dict[str, Resident] = {}
         for key, staged in needed.items():
             resident = self.predictor.residents.find(key)
@@ -350,7 +372,7 @@ class Engine:
                 resident = self._put(key, staged)
             held[key] = resident
         asked = [PassRow(row.group.key, row.segment, row.group.embed) for row in rows]
-        return self.predictor.run(asked, held)
+        return self.predictor.start(asked, held)
 
     def _put(self, key: str, staged: Staged) -> Resident:
         return self.predictor.residents.put(key, staged)
@@ -363,7 +385,7 @@ class Engine:
         for key in keys:
             own = [row for row in rows if row.group.key == key]
             try:
-                outputs = self._outputs(own, {} if key is None else {key: needed[key] or self._again(own[0])})
+                outputs = self._outputs(own, {} if key is None else {key: needed[key] or self._again(own[0])})()
             except Exception as again:
                 self.statistics.errors += 1
                 for call in {row.call for row in own}:
@@ -396,7 +418,7 @@ class Engine:
 
         with self._wake:
             if self._closed:
-                raise IntarsiaError(CLOSED)
+                raise EngineClosed(CLOSED)
             self._tasks.append(run)
             self._wake.notify()
         if wait:
@@ -409,6 +431,6 @@ def _as_answer(error: Exception) -> IntarsiaError:
     """Return the error that a caller gets."""
     if isinstance(error, IntarsiaError):
         return error
-    wrapped = IntarsiaError(f"the pass failed: {type(error).__name__}: {error}")
+    wrapped = PassFailed(f"the pass failed: {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped

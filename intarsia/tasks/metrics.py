@@ -223,6 +223,8 @@ RATIOS: dict[Kind, tuple[str, ...]] = {
 def title_of(metric: str) -> str:
     """The metric's title for tables and figures, without the label of `f1:LABEL`."""
     name = metric.partition(":")[0]
+    if name == "auc":
+        return "Area under the ROC curve"
     return METRICS[name].title if name in METRICS else name.replace("-", " ").capitalize()
 
 
