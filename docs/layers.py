@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("methods",),
     ("tasks",),
     ("train", "serve"),
+    ("display",),
     ("bank",),
     ("lab", "service", "client"),
     ("cli",),

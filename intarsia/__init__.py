@@ -69,8 +69,8 @@ def open(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted([*_MODULES, *_methods(), "open"])
+    if name == "__all__":  # without `open`, which would replace the builtin in `from intarsia import *`
+        return sorted([*_MODULES, *_methods()])
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
@@ -79,7 +79,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__getattr__("__all__")])
+    """The public names, without those that this module imports for itself."""
+    return sorted([*_MODULES, *_methods(), "__version__", "open"])
 
 
 def _methods() -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Store:
     @_explained
     def check_name(self, name: str) -> None:
         """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
-        if not TASK_NAME.fullmatch(name):
+        if not isinstance(name, str) or not TASK_NAME.fullmatch(name):
             raise Refused(
                 f"{name!r} is not a valid task name. Use 1 to 64 characters: letters a-z and A-Z, digits, '-', '_' and "
                 "'.'; the first character must not be '.'."

@@ -136,7 +136,7 @@ def learn(
     opened.store.check_name(name)
     opened.store.check_writable(name)  # before data and base are loaded, which may take long
     from intarsia.cli import console
-    from intarsia.cli.sweep_table import learning_progress
+    from intarsia.display.show import learning_progress
     from intarsia.methods import parse
     from intarsia.tasks import load_data
 
@@ -156,10 +156,11 @@ def learn(
         settings["max_length"] = chosen_length.tokens
         if not json:
             console.err.print(f"{name}: max length {chosen_length}", markup=False)
-    with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
+    explain = "--no-sweep" if sweep is None else None
+    with resumable(), learning_progress(name, not json, explain_grid=explain) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
-            serve_anyway=serve_anyway,
+            progress=False, serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import entry_dict, learned
 
@@ -217,7 +218,7 @@ def sweep(
     part. The same command resumes an interrupted or killed sweep.
     """
     from intarsia.cli import console
-    from intarsia.cli.sweep_table import sweep_table
+    from intarsia.display.show import queue_progress
     from intarsia.tasks import load_data
     from intarsia.train.grid import read_grid
 
@@ -236,7 +237,7 @@ def sweep(
         opened.store.check_writable(each)
     options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
     tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    with resumable(), sweep_table(quiet=json) as watch:
+    with resumable(), queue_progress(not json) as watch:
         entries = opened.sweep(
             tasks,
             chosen,
@@ -245,6 +246,7 @@ def sweep(
             score_all=score_all,
             serve_anyway=serve_anyway,
             watch=watch,
+            progress=False,
             max_length=read_length(max_length),
             metric=metric,
             class_weights=read_class_weights(class_weights),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from intarsia import formatting
@@ -105,12 +106,14 @@ def load_examples(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    learned_from: Mapping[str, str | None] | None = None,
     max_bytes: int | None = None,
 ) -> list[Example]:
     """Labelled examples to evaluate a trained task on: the test part of a source, or all rows if it has no parts.
 
     As in `load_data`, dev is used if test is missing or has hidden labels. A source without parts is not split here, so
-    its rows may be among those that the task was trained on.
+    its rows may be among those that the task was trained on. If no column is named, the columns in `learned_from`
+    (text, pair, label) are used where the data has them all.
     """
     with content_limit(max_bytes):
         tables = _join_lines(gather(source).tables, kind)
@@ -118,6 +121,9 @@ def load_examples(
     if not usable:
         raise DataError("the data has only a train part. Evaluation needs a test part: add it, or give one file.")
     main = tables.get("train", usable[-1])
+    known = {role: name for role, name in (learned_from or {}).items() if name is not None}
+    if text is pair is label is None and set(known.values()) <= set(main.columns):
+        text, pair, label = (known.get(role) for role in ("text", "pair", "label"))
     own = find_own_columns(main, text, pair, label, kind)
     columns = own[1] if own else find_columns(main, text, pair, label)
     table = next((part for part in usable if not _unlabelled(part, columns)), usable[0])
@@ -243,7 +249,7 @@ def _check_text(text: object, where: str) -> None:
     if text is None or (isinstance(text, str) and not text.strip()):
         raise DataError(f"{where}: the text is empty. Fill it in, or drop the row.")
     if not isinstance(text, str):
-        raise DataError(f"{where}: expected a text, found {shown(text)} ({type(text).__name__}). Put it in quotes.")
+        raise DataError(f"{where}: expected a text, found {shown(text)} ({type(text).__name__}). Make it a text.")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -9,31 +9,48 @@ from typing import Any
 
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Example, Question, Sentence
+from intarsia.tasks.frames import EXPECTED, is_of, row_of, table_of_frame
 from intarsia.tasks.hub import load_hub
 from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, local_path, read_rows, stem
 from intarsia.tasks.tables import SPLIT_NAMES, Gathered, RawTable
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
 
-Source = str | Path | Mapping[str, Any] | Sequence[Any]
+Source = str | Path | Mapping[str, Any] | Sequence[Any] | Any  # Any: the frames of frames.py
 
 
 def gather(source: Source) -> Gathered:
     """The tables of any source that a user may give."""
-    if isinstance(source, Mapping):
-        return _from_mapping(source)
     if isinstance(source, str | Path):
         return _from_name(source)
-    if isinstance(source, Iterable):
-        return Gathered("the list", {"all": _table_of_objects("the list", source)}, {"from": "memory"})
-    raise DataError(
-        f"cannot read data from a {type(source).__name__}. Expected a path, a hub data set such as "
-        f"'stanfordnlp/sst2', a list of examples, or a mapping with train, dev and test."
-    )
+    if isinstance(source, Mapping) and not source.keys().isdisjoint(SPLIT_NAMES):
+        return _from_mapping(source)
+    if (table := table_in_memory(source)) is not None:
+        return Gathered(table.name, {"all": table}, {"from": "memory"})
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    raise DataError(f"cannot read data from a {type(source).__name__}. Expected {EXPECTED}.")
+
+
+def table_in_memory(source: Any) -> RawTable | None:
+    """The table of Python objects: a frame, a dict of lists, (X, y) or rows; None if `source` has no rows."""
+    if (table := table_of_frame(_name_of(source), source)) is not None:
+        return table
+    if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
+        return _table_of_objects("the list", source)
+    return None
+
+
+def _name_of(source: Any) -> str:
+    """What to call an object in error messages."""
+    kind = type(source).__name__
+    return {"dict": "the dict", "tuple": "(X, y)"}.get(kind, f"the {kind}")
 
 
 def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
     """The tables of a mapping from part names to files or examples."""
+    if is_of(parts, "datasets"):  # a data set may have further parts, such as the unlabelled one of IMDb
+        parts = {name: part for name, part in parts.items() if name in SPLIT_NAMES}
     files = {SPLIT_NAMES.get(name, name): str(part) for name, part in parts.items() if isinstance(part, str | Path)}
     tables = _one_table_per_split(parts.items(), "the mapping", _table_of_part)
     return Gathered("the mapping", tables, {"from": "files", "files": files} if files else {"from": "memory"})
@@ -57,7 +74,9 @@ def _table_of_part(name: str, part: Any) -> RawTable:
     """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
         return table_of_file(local_path(part))
-    if isinstance(part, Iterable) and not isinstance(part, Mapping):
+    if (table := table_of_frame(name, part)) is not None:
+        return table
+    if isinstance(part, Iterable) and not isinstance(part, Mapping | bytes):
         return _table_of_objects(name, part)
     raise DataError(f"{name}: expected a list of examples or the path of a file, found a {type(part).__name__}.")
 
@@ -75,17 +94,7 @@ def _row(name: str, number: int, item: Any) -> RawRow:
         if item.pair is None:
             return {"text": item.text, "label": item.label}
         return {"text_a": item.text, "text_b": item.pair, "label": item.label}
-    if isinstance(item, Mapping):
-        return dict(item)
-    if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, tuple) and len(item) in (2, 3):
-        names = ("text", "label") if len(item) == 2 else ("text_a", "text_b", "label")
-        return dict(zip(names, item, strict=True))
-    raise DataError(
-        f"{name}, item {number}: expected an Example, a mapping, (text, label), (text, pair, label) or a text, "
-        f"found a {type(item).__name__}."
-    )
+    return row_of(name, number, item)
 
 
 def _from_name(source: str | Path) -> Gathered:
