@@ -249,9 +249,9 @@ class Bank:
         from intarsia.tasks.kind_registry import default_length
         from intarsia.train.grid import read_grid
 
+        self._check_trains()
         if not isinstance(tasks, Mapping):
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
-        self._check_trains()
         for name in tasks:
             self.check_learning(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}

@@ -76,9 +76,9 @@ def test_rows_without_a_text_get_no_answer(bank: Bank, caplog: pytest.LogCapture
 
 def test_evaluate_reads_the_columns_of_the_task(bank: Bank) -> None:
     frame = pd.DataFrame(opinions(20)).rename(columns={"text": "review", "label": "verdict"})
-    expected = bank.evaluate("opinion", opinions(20))
-    assert bank.evaluate("opinion", frame) == expected
-    assert bank.evaluate("opinion", ([*frame["review"]], [*frame["verdict"]])) == expected
+    expected = bank.evaluate("opinion", opinions(20)).interval
+    assert bank.evaluate("opinion", frame).interval == expected
+    assert bank.evaluate("opinion", ([*frame["review"]], [*frame["verdict"]])).interval == expected
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_any_table_that_speaks_arrow() -> None:
 def test_parts_may_be_frames_and_data_sets() -> None:
     datasets = pytest.importorskip("datasets")
     expected = load_data({"train": SOURCES["rows"](), "test": [("new", "a")]})
-    assert load_data({"train": frame(), "test": frame(text=["new"] * 40)}).labels == ("a", "b")
+    assert load_data({"train": frame(), "test": frame(text=[f"new {i}" for i in range(40)])}).labels == ("a", "b")
     parts = datasets.DatasetDict({"train": dataset(), "test": dataset(), "unsupervised": dataset()})
     assert len(load_data(parts).train) == len(expected.train)
 
