@@ -40,12 +40,12 @@ demo: $(READY) $(WHEEL)
 # Two processes: Triton compiles the kernels in the first and interprets them in the second, and decides at its import.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train tests/serve
 
 # With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
 PYTHON_CUDA ?= $(BIN)/python
 test-cuda:
-	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m "cuda or triton" tests/kernels tests/train
+	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m "cuda or triton" tests/kernels tests/train tests/serve
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -279,6 +279,7 @@ class JobRequest(Given):
     max_length: Annotated[int, Meta(ge=3, le=8192)] | None = None
     metric: str | None = None
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    serve_anyway: bool = False
 
 
 class JobInfo(Struct, omit_defaults=True):
@@ -292,6 +293,7 @@ class JobInfo(Struct, omit_defaults=True):
     ended: str | None = None
     error: str | None = None
     version: int | None = None  # that the job added
+    served: bool | None = None  # not if it scored worse than the version that is served
     progress: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     rows: int | None = None
