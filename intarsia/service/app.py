@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
 from intarsia.errors import IntarsiaError
-from intarsia.service import compatible, health, job_routes, pages, predict, tasks
+from intarsia.service import compatible, health, job_routes, pages, predict, preview, tasks
 from intarsia.service.asgi import Receive, Scope, Send
 from intarsia.service.gate import Gate
 from intarsia.service.openapi import document
@@ -22,7 +22,7 @@ log = logging.getLogger("intarsia.error")
 
 OPERATIONS: tuple[Operation, ...] = (
     *predict.OPERATIONS, *compatible.OPERATIONS, *health.OPERATIONS, *tasks.OPERATIONS, *job_routes.OPERATIONS,
-    *pages.OPERATIONS,
+    *preview.OPERATIONS, *pages.OPERATIONS,
 )  # fmt: skip
 
 

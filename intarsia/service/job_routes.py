@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,46 +32,68 @@ QUIET_SECONDS = 15.0  # after which a comment keeps a stream of events open
 OPTIONS = tuple(f for f in schemas.JobRequest.__struct_fields__ if f not in ("task", "rows"))
 
 
-def _board(request: Request) -> JobBoard:
+def board(request: Request) -> JobBoard:
     board = request.service.jobs
     if board is None:
         raise Failure(403, "Jobs are switched off; start the service without --no-jobs.", code="jobs_off")
     return board
 
 
-async def create(request: Request) -> Reply:
-    board = _board(request)
-    request.service.running()
-    kind = request.check_media((JSON, *SUFFIXES))
-    if kind == JSON:
-        most = request.service.options.job_bytes
-        body = await request.json(REQUEST, most)
+@dataclass(frozen=True)
+class Given:
+    """The task, its options and its data, as a request gives them. Without `rows`, the body is a file."""
+
+    task: str
+    options: dict[str, Any]
+    media: str
+    rows: list[dict[str, Any]] | None = None
+
+    @classmethod
+    async def of(cls, request: Request) -> Given:
+        media = request.check_media((JSON, *SUFFIXES))
+        if media != JSON:
+            return cls(*_from_query(request), media)
+        body = await request.json(REQUEST, request.service.options.job_bytes)
         options = {name: getattr(body, name) for name in OPTIONS if getattr(body, name) is not None}
-        task, rows = body.task, body.rows
-    else:
-        task, options = _from_query(request)
-        rows = None
-    await request.service.in_thread(_check, request, task, options.get("method"))
-    board.check_room(task)
+        return cls(body.task, options, media, body.rows)
+
+    async def store(self, request: Request, folder: Path) -> Path:
+        """Write the data to a file of the folder."""
+        if self.rows is not None:
+            path, lines = folder / "data.jsonl", (msgspec.json.encode(row) + b"\n" for row in self.rows)
+            await request.service.in_thread(files.replace, path, [b"".join(lines)])
+            return path
+        path = folder / f"data{SUFFIXES[self.media]}"
+        with path.open("wb") as file:
+            async for part in request.chunks(request.service.options.job_bytes):
+                file.write(part)
+        return path
+
+
+@contextlib.contextmanager
+def storing() -> Iterator[None]:
+    """A disk that is full, or cannot be written, has a status of its own."""
     try:
-        with board.new_folder() as folder:
-            if rows is not None:
-                lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
-                await request.service.in_thread(files.replace, folder / "data.jsonl", [lines])
-            else:
-                with (folder / f"data{SUFFIXES[kind]}").open("wb") as file:
-                    async for part in request.chunks(request.service.options.job_bytes):
-                        file.write(part)
-            info = await request.service.in_thread(
-                board.add, folder, task, options, None if rows is None else len(rows)
-            )
+        yield
     except Failure as failure:
         if failure.code == "bank_error":
             raise Failure(507, failure.message) from failure
         raise
     except OSError as error:
         reason = "The disk of the service is full" if error.errno in DISK_FULL else "The service cannot store the data"
-        raise Failure(507, f"{reason}; the job was not accepted.", close=True) from error
+        raise Failure(507, f"{reason}; the data was not accepted.", close=True) from error
+
+
+async def create(request: Request) -> Reply:
+    jobs = board(request)
+    request.service.running()
+    given = await Given.of(request)
+    await request.service.in_thread(_check, request, given.task, given.options.get("method"))
+    jobs.check_room(given.task)
+    with storing(), jobs.new_folder() as folder:
+        await given.store(request, folder)
+        rows = None if given.rows is None else len(given.rows)
+        info = await request.service.in_thread(jobs.add, folder, given.task, given.options, rows)
     return Reply.json(info, 202, [("Location", f"/v1/jobs/{info.id}")])
 
 
@@ -95,28 +120,28 @@ def _check(request: Request, task: str, method: str | None) -> None:
 
 
 async def jobs(request: Request) -> Reply:
-    return Reply.json(schemas.JobList(_board(request).infos()))
+    return Reply.json(schemas.JobList(board(request).infos()))
 
 
 async def job(request: Request) -> Reply:
-    return Reply.json(_board(request).job(request.part("id")).info)
+    return Reply.json(board(request).job(request.part("id")).info)
 
 
 async def cancel(request: Request) -> Reply:
-    return Reply.json(_board(request).cancel(request.part("id")))
+    return Reply.json(board(request).cancel(request.part("id")))
 
 
 async def events(request: Request) -> Reply:
     """The events of a job as they happen; `Last-Event-ID` continues after an interruption."""
-    board, service = _board(request), request.service
+    jobs, service = board(request), request.service
     id = request.part("id")
-    board.job(id)
+    jobs.job(id)
     if service.streams >= service.options.job_streams:
         raise Failure(429, "Too many clients follow jobs.", code="too_many_streams", retry_after=10)
     last = request.header(b"last-event-id") or ""
     after = int(last) + 1 if last.isascii() and last.isdigit() and len(last) < 9 else 0
     headers = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
-    return Reply(media=SSE, headers=headers, parts=_stream(request, board, id, after))
+    return Reply(media=SSE, headers=headers, parts=_stream(request, jobs, id, after))
 
 
 async def _stream(request: Request, board: JobBoard, id: str, after: int) -> AsyncIterator[bytes]:
@@ -145,7 +170,7 @@ async def _stream(request: Request, board: JobBoard, id: str, after: int) -> Asy
         unlisten()
 
 
-def _options_as_query() -> tuple[Query, ...]:
+def options_as_query() -> tuple[Query, ...]:
     schema = msgspec.json.schema(schemas.JobRequest)["$defs"]["JobRequest"]["properties"]
     helps = {"task": "The task to learn, for a body that is a file.", "method": "As in `intarsia methods`."}
     return tuple(
@@ -158,7 +183,7 @@ JOB = (403, 404)
 OPERATIONS = (
     Operation("POST", "/v1/jobs", create, "Learn a task", access="admin", takes=schemas.JobRequest,
               accepts=tuple(SUFFIXES), gives=schemas.JobInfo, answer=202, statuses=(409, 429, 503, 507),
-              query=_options_as_query()),
+              query=options_as_query()),
     Operation("GET", "/v1/jobs", jobs, "List the jobs, the newest first", gives=schemas.JobList, statuses=(403,)),
     Operation("GET", "/v1/jobs/{id}", job, "Describe a job", gives=schemas.JobInfo, statuses=JOB),
     Operation("GET", "/v1/jobs/{id}/events", events, "Follow a job (server-sent events)", media=SSE,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from intarsia.train.job import Job
     from intarsia.train.progress import Progress
 
-DATA = ("text", "pair", "label", "kind", "limit", "seed")
+DATA = ("text", "pair", "label", "kind", "limit", "seed", "drop_missing")
 SETTINGS = ("learning_rate", "epochs", "batch_size", "max_length", "metric", "seed")
 
 
@@ -102,7 +102,7 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
 
     torch.set_num_threads(given["threads"])
     options = info.options
-    task = load_data(data, **{name: options[name] for name in DATA if options.get(name) is not None})
+    task = load_data(data, **data_options(options))
     if reporter.cancelled.is_set():
         raise Cancelled
     bank = Bank(given["bank"], given["encoder"], device=given["device"], precision=given["precision"])
@@ -119,6 +119,11 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
     except Cancelled:
         _forget(bank, Job(info.task, task, method, pooling, settings))
         raise
+
+
+def data_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a job that say how its data is read."""
+    return {name: options[name] for name in DATA if options.get(name) is not None}
 
 
 def _added(bank: Bank, info: JobInfo, task: TaskData) -> Entry | None:

@@ -271,6 +271,7 @@ class JobRequest(Given):
     pair: str | None = None
     label: str | None = None
     kind: Literal["label", "labels", "score", "tags", "span", "words"] | None = None
+    drop_missing: bool = False  # leave out rows without a text or a label
     limit: Positive | None = None
     pooling: Literal["mean", "cls", "pooler", "trained-pooler"] = "mean"
     learning_rate: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -280,6 +281,22 @@ class JobRequest(Given):
     metric: str | None = None
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     serve_anyway: bool = False
+
+
+class Preview(Struct, omit_defaults=True):
+    """What a job would learn from. With a `problem`, a job would fail; what was found before it is still present."""
+
+    columns: list[str]
+    examples: list[dict[str, str]]  # the first rows, with long values cut
+    problem: str | None = None
+    kind: str | None = None
+    text: str | None = None  # the columns
+    pair: str | None = None
+    label: str | None = None
+    labels: dict[str, int] | None = None  # how often each occurs, the most frequent first
+    distinct: int | None = None  # labels in all: `labels` has the first of them only
+    rows: dict[str, int] | None = None  # train, dev, test
+    notes: list[str] = []
 
 
 class JobInfo(Struct, omit_defaults=True):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import resource
 import shutil
+import urllib.parse
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -187,3 +188,31 @@ def test_a_job_that_was_never_accepted_is_no_job(board: Any, own: Bank) -> None:
     made.begin()
     assert made.infos() == []
     made.close()
+
+
+def preview(service: Running, content: bytes, **options: str) -> dict[str, Any]:
+    target = "/v1/jobs/preview?" + urllib.parse.urlencode({"task": "new", **options})
+    reply = service.ask("POST", target, content, {"Content-Type": "text/csv"})
+    assert reply.status == 200, reply.content
+    return reply.json()
+
+
+def test_a_preview_names_columns_labels_and_problems(own: Bank) -> None:
+    rows = opinions(40, seed=2)
+    lines = [f"{row['text']} {i},{row['label']}" for i, row in enumerate(rows)]
+    content = "\n".join(["Text,verdict", *lines]).encode()
+    with running(own, jobs=True) as service:
+        unnamed = preview(service, content)
+        assert unnamed["columns"] == ["Text", "verdict"] and "label" in unnamed["problem"]
+        assert unnamed["examples"][0] == {"Text": f"{rows[0]['text']} 0", "verdict": rows[0]["label"]}
+        found = preview(service, content, label="verdict")
+        assert "problem" not in found and found["kind"] == "label"
+        assert (found["text"], found["label"]) == ("Text", "verdict")
+        assert sum(found["labels"].values()) == sum(found["rows"].values()) == 40
+        missing = content + b"\na text without a label,"
+        assert "label" in preview(service, missing, label="verdict")["problem"]
+        dropped = preview(service, missing, label="verdict", drop_missing="true")
+        assert "problem" not in dropped and sum(dropped["rows"].values()) == 40
+        problem = preview(service, b"\xff\xfe\xfa")["problem"]
+        assert "data.csv" in problem and "intarsia-preview" not in problem
+        assert service.get("/v1/jobs").json()["jobs"] == []

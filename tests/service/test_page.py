@@ -12,6 +12,7 @@ import pytest
 from intarsia.bank.bank import Bank
 from intarsia.encoder.encoder import Encoder
 from tests.support import browser as browsers
+from tests.support.families import opinions
 from tests.support.service import Running, running
 
 pytestmark = [
@@ -215,3 +216,59 @@ def test_a_service_that_ends_is_named(page: Page) -> None:
     page("#ask-button").click()
     page.says("#ask-problem", "The service does not answer.")
     page.says("#live-problem", "The service does not answer.")
+
+
+def test_a_task_is_learned_from_a_file(page: Page, tmp_path: Path, service: Running) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    rows = [f"{row['text']} {number},{row['label']}" for number, row in enumerate(opinions(60))]
+    path = tmp_path / "My Reviews.csv"
+    path.write_text("review,Sentiment\n" + "\n".join([*rows, "a text without a label,"]))
+    page("#file").send_keys(str(path))
+    page.says("#preview-problem", "My Reviews.csv: no text column")
+    assert page("#preview-table").text.startswith("review Sentiment\n")
+    Select(page("#column-text")).select_by_value("review")
+    page.says("#preview-problem", "no label column")
+    Select(page("#column-label")).select_by_value("Sentiment")
+    page.says("#preview-problem", "line 62")
+    assert not page("#learn-button").is_enabled()
+    page("#drop-missing").click()
+    page.says("#found", "2 labels: no (30), yes (30)")
+    assert page("#name").get_attribute("value") == "my-reviews" and not page("#preview-problem").is_displayed()
+    page("#name").clear()
+    page("#name").send_keys("not a name!")
+    page("#epochs").send_keys("2")
+    page("#learn-button").click()
+    page.wait(lambda: page("#learn-problem").text, "a bad name is refused")
+    (fault,) = page.faults()  # the browser notes the refusal
+    assert "409" in fault
+    page("#name").clear()
+    page("#name").send_keys("reviews")
+    page("#learn-button").click()
+    page.says("#jobs-status", "reviews is learned: version 1")
+    page.wait(lambda: "reviews" in page("#task-table").text, "the new task in the list")
+    names = page.wait(lambda: [each.accessible_name for each in page.all("#followed svg")], "curves")
+    assert names[0].startswith("Loss.") and page("#job-list li").text.startswith("reviews done")
+    page.driver.refresh()
+    page("#job-list button").click()  # the curve of a job that has ended
+    page.says("#jobs-status", "reviews is learned: version 1")
+
+
+def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder) -> None:
+    with running(Bank(learned, encoder), admin="secret", jobs=True) as service:
+        browser.get(service.url)
+        page = Page(browser)
+        page("#task-table tbody button").click()
+        page("#task-body tbody tr:nth-child(2) button").click()
+        page.says("#task-problem", "administrator's key")
+        page("#task-close").click()
+        page("#key").send_keys("wrong")
+        page("#file").send_keys(str(Path(__file__).parents[2] / "requirements.txt"))
+        page.says("#preview-problem", "The administrator's key is not valid.")
+        page("#key").clear()
+        page("#key").send_keys("secret\t")
+        page.says("#preview-problem", "column")
+    with running(Bank(learned, encoder), jobs=False) as service:
+        browser.get(service.url)
+        Page(browser).says("#learn-off", "Jobs are switched off")
+    browser.get_log("browser")  # the refusals above

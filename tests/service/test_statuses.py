@@ -31,6 +31,7 @@ GOOD: dict[str, Any] = {
     "tei_predict": {"model": "opinion", "inputs": "good"},
     "restore": {"version": 1},
     "create": {"task": "new", "rows": opinions(20), "epochs": 1},
+    "preview": {"task": "new", "rows": opinions(20)},
 }
 ASKS = ("predict", "predict_task", "embeddings", "classify", "tei_predict")
 NAMED = {"model": "nothing", "task": "nothing"}
@@ -203,7 +204,7 @@ def test_success(own: Bank, open_service: Running, record: Recorder) -> None:
 
 def test_switched_off(own: Bank, record: Recorder) -> None:
     with running(again(own)) as service:
-        for handler in ("upload", "create", "jobs", "job", "events", "cancel"):
+        for handler in ("upload", "create", "preview", "jobs", "job", "events", "cancel"):
             given = {"headers": {"Content-Type": "application/octet-stream"}} if handler == "upload" else {}
             assert record(service, by(handler), b"x" if handler == "upload" else None, **given) == 403
 
@@ -329,6 +330,7 @@ def test_a_full_disk(own: Bank, open_service: Running, record: Recorder, monkeyp
     assert record(open_service, by("upload"), content, where="/v1/tasks/rating", headers=octets) == 507
     monkeypatch.setattr("intarsia.files.replace", full)
     assert record(open_service, by("create"), {**GOOD["create"], "task": "full"}) == 507
+    assert record(open_service, by("preview")) == 507
     assert not list((own.store.folder / "work" / "jobs").glob("*/data.*"))
 
 

@@ -1,7 +1,12 @@
 // Requests to the API of the service, and its errors in plain words.
 
 let adminKey = "";
+let allowed = false;
+let mustType = false; // the page was opened without a key: the browser has none to show
+
 export const setAdminKey = (key) => { adminKey = key.trim(); };
+export const administrator = () => allowed; // whether the service has routes for administrators that this page may try
+export const setAdministrator = (may, typed) => { [allowed, mustType] = [may, typed]; };
 
 export class ApiError extends Error {
   constructor(message, status = 0, code = "") {
@@ -17,6 +22,7 @@ export async function call(path, { method = "GET", body, media, admin = false, s
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = media || "application/json";
   const own = admin && adminKey !== "";
+  if (admin && mustType && !own) throw new ApiError("This needs the administrator's key. Type it under “Learn a task”.", 401);
   if (own) headers.Authorization = `Bearer ${adminKey}`;
   const content = body === undefined || media ? body : JSON.stringify(body);
   let reply;
@@ -40,11 +46,11 @@ async function failure(reply, own) {
   const said = detail.message || `The service answered with status ${reply.status}.`;
   const wait = Number(reply.headers.get("Retry-After"));
   const again = wait > 0 ? ` Try again in ${wait} second${wait === 1 ? "" : "s"}.` : "";
-  return new ApiError(words(reply.status, said, own) + again, reply.status, detail.code);
+  return new ApiError(words(reply.status, said, own && (reply.status === 401 || detail.code === "forbidden")) + again, reply.status, detail.code);
 }
 
-function words(status, said, own) {
-  if (status === 401 && own) return "The administrator's key is not valid.";
+function words(status, said, badKey) {
+  if (badKey) return "The administrator's key is not valid.";
   if (status === 429) return `The service is busy: ${said}`;
   if (status === 503) return `The service is not ready: ${said}`;
   if (status === 504) return "The service did not answer in time.";

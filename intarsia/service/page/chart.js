@@ -16,10 +16,11 @@ export function ticks(low, high, least = 0) {
   return found;
 }
 
-function range(values, least) {
-  let [low, high] = [Math.min(...values), Math.max(...values)];
-  if (high - low < least) [low, high] = [low - least / 2, high + least / 2];
-  return [low, high];
+// From the lowest to the highest value. Equal values get some room, or noise would fill the picture.
+function range(values, room) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const least = Math.max(1e-9, room * Math.max(Math.abs(low), Math.abs(high)));
+  return high - low < least ? [(low + high - least) / 2, (low + high + least) / 2] : [low, high];
 }
 
 // A figure: `series` are [{name, points: [[x, y], …]}]; with `whole`, x counts. The description says in words what the lines show.
@@ -27,8 +28,8 @@ export function lineChart({ title, x, series, dots = false, whole = false }) {
   const drawn = series.filter(({ points }) => points.length > 0);
   const all = drawn.flatMap(({ points }) => points);
   if (all.length === 0) return el("figure", { class: "chart" }, el("figcaption", {}, title), el("p", { class: "soft" }, "Nothing yet."));
-  const [x0, x1] = range(all.map(([at]) => at), 1e-9);
-  const [y0, y1] = range(all.map(([, value]) => value), 1e-3);
+  const [x0, x1] = range(all.map(([at]) => at), 0);
+  const [y0, y1] = range(all.map(([, value]) => value), 0.1);
   const px = (at) => LEFT + ((at - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
   const py = (value) => HEIGHT - BOTTOM - ((value - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": described(title, drawn) });

@@ -64,6 +64,6 @@ function show(now) {
     mixed ? number(mixed[0]) : "–", mixed ? number(mixed[1], 1) : "–", number(engine.resident_tasks), number(engine.refused)];
   values.forEach((value, at) => { cells[at].textContent = value; });
   const highest = Math.max(...rates, 0);
-  const label = `Rows a second in the last minute: now ${rate}, highest ${number(highest)}`;
+  const label = rates.length === 0 ? "Rows a second in the last minute" : `Rows a second in the last minute: now ${rate}, highest ${number(highest)}`;
   $("spark").replaceChildren(sparkline(rates, KEPT, label), el("p", { class: "soft help", "aria-hidden": "true" }, label));
 }

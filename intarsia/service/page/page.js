@@ -30,6 +30,6 @@ $("about").textContent =
   `${plural(info.tasks, "task")} over ${encoder.name} (${number(encoder.parameters)} parameters) · ` +
   `${info.device}, ${info.precision} · version ${info.intarsia}`;
 startAsk(info);
-startAdmin(info);
+startAdmin(info, showTasks);
 showTasks();
 startLive();

@@ -1,8 +1,7 @@
 // The dialog of a task: what it is, its versions side by side, their curves, their answers, and an older one again.
 
 import { answer } from "./answers.js";
-import { administrator } from "./admin.js";
-import { call } from "./api.js";
+import { administrator, call } from "./api.js";
 import { inputFor } from "./ask.js";
 import { lineChart } from "./chart.js";
 import { $, bytes, date, el, kindName, number, percent, problem, score, scores } from "./dom.js";
