@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "memory", "provenance", "formatting", "version"),
+    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "version"),
     ("kernels",),
     ("encoder",),
     ("methods",),
     ("tasks",),
     ("train", "serve"),
     ("bank",),
-    ("lab",),
+    ("lab", "service", "client"),
     ("cli",),
 )
-APART = (("train", "serve"),)  # layers whose members may not import each other
+APART = (("train", "serve"), ("lab", "service", "client"))  # layers whose members may not import each other
 
 PAGE = Path(__file__).parent / "concepts.md"
 BEGIN, END = "<!-- layers -->", "<!-- /layers -->"

@@ -21,6 +21,7 @@ from intarsia.version import __version__ as __version__
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank as Bank
     from intarsia.bank.bank import Evaluation as Evaluation
+    from intarsia.client import Client as Client
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.methods.registry import *  # noqa: F403
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Bank": "intarsia.bank.bank",
+    "Client": "intarsia.client",
     "Encoder": "intarsia.encoder.encoder",
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",

@@ -63,6 +63,10 @@ class EncoderError(IntarsiaError):
     """The base cannot be found, loaded or attached to."""
 
 
+class ServiceError(IntarsiaError):
+    """A service cannot be reached, refuses a key, or fails."""
+
+
 class IntarsiaWarning(UserWarning):
     """Something that a user should know, although the work goes on: contradictory labels, cut texts, and so on."""
 

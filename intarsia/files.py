@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from intarsia.errors import StorageError
 
@@ -25,6 +26,7 @@ Chunk = bytes | memoryview
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
 NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
+OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 STALE_SECONDS = 24 * 3600  # no write takes longer
 
 UNCHANGED = "It was not changed."
@@ -45,11 +47,36 @@ ADVICE = {
 
 
 def replace(path: Path, parts: Sequence[Chunk]) -> None:
-    """Write `parts` to `path`, replacing an existing file."""
+    """Write `parts` to `path`, replacing an existing file. Of a link, the file that it names is replaced; a device or
+    FIFO is written to."""
+    if writes_through(path):
+        with explained(path, parts):
+            write_through(path, parts)
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     with explained(path, parts), written(path.parent, parts) as temporary:
         temporary.replace(path)
     with explained(path, outcome="It holds the new content, but a power failure may undo that."):
         sync_folder(path.parent)
+
+
+def writes_through(path: Path) -> bool:
+    """Return whether `path` is a device, a FIFO or a socket, also behind a link, or an open file such as /dev/stdout.
+    Replacing it by a plain file would destroy it."""
+    if path.absolute().as_posix().startswith(OPEN_FILES):
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def write_through(path: Path, parts: Sequence[Chunk]) -> None:
+    """Write `parts` to an existing device or FIFO, or behind what an open file holds."""
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOCTTY", 0)), "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def replace_checked(path: Path, value: Any) -> None:
@@ -151,6 +178,22 @@ def storage_error(
     explained = StorageError(message)
     explained.errno = error.errno
     return explained
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Raises `OSError` for a FIFO, a device or a socket, also behind a link, without
+    reading from it: some of them never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a FIFO, a device or a socket, not a regular file", str(path))
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def make_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 # What a terminal obeys or hides: control characters (escape sequences begin with one), marks that change the direction
@@ -59,3 +60,18 @@ def seconds(value: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The first names, for a message: a, b, c … (100,000 in all)."""
+    shown = ", ".join(name if len(name) <= 100 else f"{name[:100]}…" for name in names[:most])
+    return shown + (f" … ({len(names):,} in all)" if len(names) > most else "")
+
+
+def shown(value: object, most: int = 200) -> str:
+    """The beginning of a value's `repr`, for a message: a value from a file can have any length."""
+    try:
+        text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"

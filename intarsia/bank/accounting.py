@@ -84,9 +84,6 @@ def account(entries: Iterable[Entry], base_parameters: int) -> BankCost:
             damaged.append(entry.name)
             continue
         counts = entry.header.parameters
-        missing = [key for key in ("method", "head") if key not in counts]
-        if missing:
-            raise BankError(f"{entry.path} does not state the parameter count of its {' and '.join(missing)}.")
         tasks.append(
             TaskCost(entry.name, entry.version, base_parameters, counts["method"], counts["head"], entry.bytes)
         )

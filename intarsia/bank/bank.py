@@ -8,6 +8,8 @@ bank.predict([("spam", "You have won!"), ("topic", "Shares fell on Monday.")])
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +20,10 @@ from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import unfinished
-from intarsia.errors import EncoderError, IntarsiaError, UnknownTask
+from intarsia.errors import BankError, EncoderError, IntarsiaError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.metrics import Interval, check_choosing, default_metric
+from intarsia.tasks.metrics import Interval, check_choosing, check_metric, default_metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from intarsia.serve.limits import Limits
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.heads import Pooling
+    from intarsia.tasks.lengths import Proposal
+    from intarsia.tasks.outcome import Outcome
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
@@ -42,12 +46,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A task's score on labelled examples, with a bootstrap interval."""
+    """A task's score on labelled examples, with its interval and what lies behind it."""
 
     task: str
     metric: str
     interval: Interval
     examples: int
+    version: int
+    outcome: Outcome  # scores for each label, confusions, calibration, mistakes
+
+    def to_dict(self, mistakes: int = 0) -> dict[str, Any]:
+        """Return plain JSON values, with at most this many mistakes."""
+        i = self.interval
+        return {
+            "task": self.task, "version": self.version, "metric": self.metric, "value": i.value, "low": i.low,
+            "high": i.high, "too_few": i.few, "examples": self.examples, **self.outcome.to_dict(mistakes),
+        }  # fmt: skip
 
 
 class Bank:
@@ -79,13 +93,29 @@ class Bank:
                 from intarsia.encoder.encoder import Encoder
                 from intarsia.encoder.sources import EMBEDDED
 
-                bound = self.store.encoder
-                source = self._given or (bound["name"] if bound else EMBEDDED)
+                source = self._given or self._base_name or EMBEDDED
                 encoder = source if isinstance(source, Encoder) else self._load_encoder(source)
-                if bound is not None:
-                    self.store.bind(encoder.description)  # raises if this is another base
+                self.store.check_base(encoder.description)
                 self._encoder = encoder
             return self._encoder
+
+    @property
+    def _base_name(self) -> str | None:
+        """The name of the bank's base: in bank.json or, if it has been lost, in the inlays."""
+        known = self.store.encoder or self.store.stated_base()
+        return known.get("name") if known else None
+
+    def base_at_hand(self) -> Encoder | None:
+        """Return the bank's base if it is loaded or can be loaded without a download; else None."""
+        from intarsia.encoder.sources import EMBEDDED
+
+        with self._lock, contextlib.suppress(EncoderError, BankError):
+            if self._encoder is None and self._given is None:
+                name = self._base_name
+                if name is None or (name != EMBEDDED and not Path(name).is_dir()):
+                    return None
+            return self.encoder
+        return None
 
     def _load_encoder(self, source: str | Path) -> Encoder:
         from intarsia.encoder.encoder import Encoder
@@ -125,6 +155,8 @@ class Bank:
         A version that scores worse than the served one on the same test part is kept, and served only with
         `serve_anyway`.
 
+        `max_length="auto"` among the settings chooses a length for the data (`propose_length`).
+
         `sweep` selects the small grid (three sizes, three learning rates) instead of one run. With None, the grid is
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
@@ -132,8 +164,8 @@ class Bank:
         `watch` is called with the `Progress` of each training step. `events` is called with every `RunnerEvent`: the
         planned jobs (one, or nine for the grid), each step, and each result.
         """
+        from intarsia.bank.advice import advise
         from intarsia.bank.learning import learn_alone, tries_grid
-        from intarsia.bank.succession import warn_of_changes
         from intarsia.methods import Bottleneck
         from intarsia.train.job import Job, Settings
         from intarsia.train.runner import join_watchers
@@ -145,12 +177,16 @@ class Bank:
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        if given.get("max_length") == "auto":
+            given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         watcher = join_watchers(watch, events)
         if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
             return self.sweep({name: task}, pooling=pooling, watch=watcher, serve_anyway=serve_anyway, **given)[name]
-        warn_of_changes(self.store, name, task)
+        advise(
+            self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=used.class_weights
+        )
         job = Job(name, task, used_method, pooling, used)
         return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
@@ -175,19 +211,38 @@ class Bank:
 
         If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
-        from intarsia.bank.succession import warn_of_changes
+        from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
+        from intarsia.tasks.kind_registry import default_length
 
         for name in tasks:
             self.store.check_name(name)
             self.store.check_writable(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        if settings.get("max_length") == "auto":  # one length for all jobs: the longest
+            settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
         for name, data in loaded.items():
-            warn_of_changes(self.store, name, data)
+            length = settings.get("max_length") or default_length(data.kind)
+            advise(
+                self.store,
+                self.encoder,
+                name,
+                data,
+                length,
+                metric=settings.get("metric"),
+                class_weights=settings.get("class_weights"),
+            )
         return run_sweep(
             self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
             serve_anyway=serve_anyway, watch=watch, **settings,
         )  # fmt: skip
+
+    def propose_length(self, data: TaskData) -> Proposal:
+        """Return a maximum length for a task: from the lengths of its texts, the base's limit and the cost."""
+        from intarsia.tasks.kind_registry import default_length
+        from intarsia.tasks.lengths import propose
+
+        return propose(data, self.encoder, default_length(data.kind))
 
     @overload
     def predict(self, task: str, texts: Sequence[Text], *, version: int | None = None) -> list[Prediction]: ...
@@ -250,24 +305,39 @@ class Bank:
                 from intarsia.bank.serving import VersionMap
                 from intarsia.serve.engine import Engine
 
-                versions = VersionMap(self.store)
+                versions = VersionMap(self.store, self.encoder)
                 self._engine = Engine(self.encoder, versions, self.limits)
                 versions.on_replaced = self._engine.retire
                 weakref.finalize(self, self._engine.close, drain=False)
             return self._engine
 
     def evaluate(
-        self, name: str, data: Any, *, metric: str | None = None, version: int | None = None, **columns: Any
+        self,
+        name: str,
+        data: Any,
+        *,
+        metric: str | None = None,
+        version: int | None = None,
+        threshold: float | None = None,
+        **columns: Any,
     ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
-        from intarsia.serve.scoring import score
+        from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
+        from intarsia.tasks.outcome import outcome_of
 
-        inlay = self.store.load(name, version)
-        examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
+        entry = self.store.entry(name, version)
+        inlay = self.store.load(name, entry.version)
         metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
-        interval = score(inlay.learned, examples, self.encoder, metric=metric, max_length=inlay.interface.max_length)
-        return Evaluation(name, metric, interval, len(examples))
+        check_metric(metric, inlay.kind, inlay.labels)  # type: ignore[arg-type]
+        examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
+        learned = inlay.learned_on(self.encoder)
+        if threshold is not None:
+            learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
+        inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
+        interval = learned.task_kind.measure(metric, examples, inputs, rows, RESAMPLES)
+        outcome = outcome_of(learned.task_kind, examples, inputs, rows)
+        return Evaluation(name, metric, interval, len(examples), entry.version, outcome)
 
     def tasks(self) -> list[Entry]:
         """Return the served version of every task; `predict` uses these versions."""
@@ -294,7 +364,9 @@ class Bank:
         self.store.remove(name, version)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
-        return self.store.verify(rebuild)
+        """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
+        compared with those that method and head have on it."""
+        return self.store.verify(rebuild, self.base_at_hand())
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

@@ -14,13 +14,18 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from intarsia.bank.container import damaged
 from intarsia.bank.index import Index, IndexRow, Key
 from intarsia.bank.inlay import check_file, read_header
+from intarsia.bank.usable import usable_fault
 from intarsia.errors import BankError
 
 TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
 MARK_FILE = re.compile(r"(\d{4,})-([0-9a-f]{12})\.held")
+
+
+UNREADABLE = 0  # the version of a task folder that cannot be read
 
 
 class Stamp(NamedTuple):
@@ -49,7 +54,8 @@ class Catalog:
         self._lock = threading.Lock()
 
     def path(self, name: str, version: int) -> Path:
-        return self._inlays / name / file_name(version)
+        folder = self._inlays / name
+        return folder if version == UNREADABLE else folder / file_name(version)
 
     def mark_path(self, name: str, version: int, digest: str) -> Path:
         return self._inlays / name / mark_name(version, digest)
@@ -101,6 +107,14 @@ class Catalog:
             return sorted(entry.name for entry in folders if TASK_NAME.fullmatch(entry.name) and entry.is_dir())
         return []
 
+    def check_inside(self, path: Path) -> None:
+        """Raise if a task's folder or file is a link that leads out of the bank, which reads only its own files."""
+        for place in (path, *([path.parent] if path.parent != self._inlays else [])):
+            if place.is_symlink() and not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(self._inlays)):
+                raise BankError(
+                    f"{place} is a link that leads out of the bank. Replace it by the file or folder itself."
+                )
+
     def versions(self, name: str) -> list[int]:
         return sorted(version for _, version in self._listing(name))
 
@@ -110,29 +124,47 @@ class Catalog:
         return self._index
 
     def _listing(self, name: str | None) -> dict[Key, Stamp]:
+        """Return the version files with their stamps. A folder that cannot be read has the version `UNREADABLE`."""
         stamps: dict[Key, Stamp] = {}
         for task in self.names() if name is None else [name]:
             marks = set()
-            # Another process may remove tasks and files during the listing.
-            with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays / task) as files:
-                for entry in files:
-                    if mark := MARK_FILE.fullmatch(entry.name):
-                        marks.add((int(mark[1]), mark[2]))
-                    match = VERSION_FILE.fullmatch(entry.name)
-                    if match is None or entry.name != file_name(int(match[1])):
-                        continue
-                    with contextlib.suppress(FileNotFoundError):
-                        status = entry.stat()
-                        stamps[task, int(match[1])] = Stamp(status.st_size, status.st_mtime_ns)
+            try:
+                entries = self._entries(task)
+            except FileNotFoundError:  # another process may remove tasks and files during the listing
+                entries = []
+            except (OSError, BankError):
+                stamps[task, UNREADABLE], entries = Stamp(0, 0), []
+            for entry in entries:
+                if mark := MARK_FILE.fullmatch(entry.name):
+                    marks.add((int(mark[1]), mark[2]))
+                match = VERSION_FILE.fullmatch(entry.name)
+                if match is None or entry.name != file_name(int(match[1])):
+                    continue
+                try:
+                    status = entry.stat()
+                    stamps[task, int(match[1])] = Stamp(status.st_size, status.st_mtime_ns)
+                except FileNotFoundError:
+                    continue
+                except OSError:  # a loop of links: reading the file says so
+                    stamps[task, int(match[1])] = Stamp(0, 0)
             self._marks[task] = frozenset(marks)
         return stamps
+
+    def _entries(self, task: str) -> list[os.DirEntry[str]]:
+        self.check_inside(self._inlays / task)
+        with os.scandir(self._inlays / task) as entries:
+            return list(entries)
 
     def _describe(self, key: Key, stamp: Stamp, *, whole: bool) -> IndexRow | None:
         """Return the row of one file; None if another process has just removed the file."""
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
         try:
-            header = check_file(path) if whole else read_header(path)
+            self.check_inside(path)
+            if key[1] == UNREADABLE:
+                self._entries(key[0])
+                return None  # it has become readable
+            header = check_file(path, finite=True) if whole else read_header(path)
             digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
             header_json = header.to_json()
             if header.name != key[0]:
@@ -140,10 +172,14 @@ class Catalog:
                     f"{path} holds the task {header.name!r}, but is in the folder of {key[0]!r}. "
                     f"Move it to the folder {header.name!r}."
                 )
+            if (fault := usable_fault(header, header.layout)) is not None:
+                raise damaged(path, fault)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             reason = str(error)
+        except OSError as error:
+            reason = f"{path} cannot be read: {error.strerror or error}. Expected a folder with read permission."
         file = path.relative_to(self.folder).as_posix()
         state = "damaged" if reason else "ok"
         return IndexRow(*key, file, *stamp, digest, fingerprint, header_json, state, reason)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from intarsia.bank.schema import FileMetadata, TensorEntry, decoded, tensor_entries
 from intarsia.errors import DamagedInlay
 
 FORMAT_NAME = "intarsia-inlay"
@@ -47,6 +48,9 @@ DTYPE_NAMES = {  # torch name → safetensors name
 # The limit of safetensors itself. It keeps a corrupt length field from causing a huge allocation.
 LONGEST_HEADER = 100_000_000
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+Block = bytes | memoryview
 
 
 class TensorSpec(NamedTuple):
@@ -101,12 +105,14 @@ def opening(header: str, digest: str, layout: Mapping[str, TensorSpec]) -> bytes
     return len(text).to_bytes(8, "little") + text
 
 
-def digest_of(header: str, layout: Mapping[str, TensorSpec], values: Mapping[str, memoryview]) -> str:
-    """Return the SHA-256 of the header and, sorted by name, of each tensor's name, dtype, shape and values."""
+def digest_of(header: str, layout: Mapping[str, TensorSpec], values: Mapping[str, Iterable[Block]]) -> str:
+    """Return the SHA-256 of the header and, sorted by name, of each tensor's name, dtype, shape and values (as blocks
+    of bytes)."""
     total = hashlib.sha256(header.encode() + b"\n")
     for name in sorted(layout):
         total.update(canonical([name, layout[name].dtype, list(layout[name].shape)]).encode() + b"\n")
-        total.update(values[name])
+        for block in values[name]:
+            total.update(block)
     return total.hexdigest()
 
 
@@ -124,19 +130,15 @@ def parse(file: BinaryIO, size: int, where: Path) -> Container:
             f"{where} is not an inlay: it does not start like a safetensors file, or it was truncated or altered. "
             "Expected a file written by Intarsia; restore it from a backup or learn the task again."
         )
-    text = file.read(length)
+    text = file.read(min(length, size))
     if len(text) < length:
         raise damaged(where, f"it has {size} bytes, but its header alone needs {8 + length}")
     try:
-        entries = json.loads(text.decode())
-    except (ValueError, RecursionError):
+        entries = tensor_entries(text)
+    except ValueError:  # also malformed UTF-8
         raise damaged(where, "its header is not JSON") from None
-    container = _container(entries, 8 + length, where)
-    try:
-        intact = opening(container.header, container.digest, container.layout) == start + text
-    except UnicodeEncodeError:  # the JSON contains an escaped lone surrogate
-        intact = False
-    if not intact:
+    container = _container(entries, 8 + length, size, where)
+    if opening(container.header, container.digest, container.layout) != start + text:
         raise damaged(where, "its header has been altered")
     whole = container.data_start + sum(spec.size for spec in container.layout.values())
     if size != whole:
@@ -149,10 +151,28 @@ def damaged(where: Path, problem: str) -> DamagedInlay:
     return DamagedInlay(f"{where} is damaged: {problem}. Restore it from a backup or learn the task again.")
 
 
-def _container(entries: Any, data_start: int, where: Path) -> Container:
-    metadata = entries.pop("__metadata__", None) if isinstance(entries, dict) else None
-    metadata = metadata if isinstance(metadata, dict) else {}
-    stated = metadata.get("format")
+def _container(entries: dict[str, Any], data_start: int, size: int, where: Path) -> Container:
+    metadata = _metadata(entries.pop("__metadata__", None), where)
+    layout: dict[str, TensorSpec] = {}
+    left = size - data_start
+    for name, raw in entries.items():
+        try:
+            entry = decoded(raw, TensorEntry)
+        except ValueError:
+            raise damaged(where, f"the type or shape of tensor {name[:100]!r} is unreadable") from None
+        # Believe no size beyond the file's own: a few bytes of JSON can state any number.
+        spec = layout[name] = TensorSpec(entry.dtype, tuple(entry.shape))
+        left -= spec.size
+        if left < 0 or any(extent > size for extent in spec.shape):
+            raise damaged(where, f"it has {size} bytes, but should have more: its tensors need more than it holds")
+    return Container(metadata.intarsia, metadata.digest, layout, data_start)
+
+
+def _metadata(raw: Any, where: Path) -> FileMetadata:
+    try:
+        stated = decoded(raw, dict[str, Any]).get("format") if raw is not None else None
+    except ValueError:
+        stated = None
     if not isinstance(stated, str) or not stated.startswith(FORMAT_NAME + "/"):
         raise DamagedInlay(
             f"{where} is not an inlay: its metadata do not state the format {FORMAT}. "
@@ -160,22 +180,10 @@ def _container(entries: Any, data_start: int, where: Path) -> Container:
         )
     if stated != FORMAT:
         raise DamagedInlay(
-            f"{where} has the format {stated!r}, but this version of Intarsia reads {FORMAT}. "
+            f"{where} has the format {stated[:100]!r}, but this version of Intarsia reads {FORMAT}. "
             "Update Intarsia if a newer version wrote the file; otherwise the file has been altered."
         )
-    header, digest = metadata.get("intarsia"), metadata.get("digest")
-    if not isinstance(header, str) or not isinstance(digest, str):
-        raise damaged(where, "its header lacks the description or the digest")
-    layout = {name: _spec(entry, name, where) for name, entry in entries.items()}
-    return Container(header, digest, layout, data_start)
-
-
-def _spec(entry: Any, name: str, where: Path) -> TensorSpec:
-    fields = entry if isinstance(entry, dict) else {}
-    dtype: Any = fields.get("dtype")
-    shape: Any = fields.get("shape")
-    known = isinstance(dtype, str) and isinstance(shape, list) and dtype in DTYPE_BYTES
-    # `type`, not `isinstance`: a JSON `true` is a bool, which is an instance of int.
-    if not known or not all(type(size) is int and size >= 0 for size in shape):
-        raise damaged(where, f"the type or shape of tensor {name!r} is unreadable")
-    return TensorSpec(dtype, tuple(shape))
+    try:
+        return decoded(raw, FileMetadata)
+    except ValueError:
+        raise damaged(where, "its header lacks the description or the digest") from None

@@ -125,7 +125,12 @@ class _Model:
         pooling = inlay.head["pooling"]
         self.limit = min(inlay.training.get("max_length") or encoder.max_length, encoder.max_length)
         self.weights = merged(inlay, method, encoder)
-        self.head = inlay.learned.head_tensors
+        self.temperature = float(inlay.head.get("temperature", 1.0))
+        scaled = ("output.weight", "output.bias")  # so that the folder's probabilities are the bank's
+        self.head = {
+            name: tensor / self.temperature if name in scaled else tensor
+            for name, tensor in inlay.learned_on(encoder).head_tensors.items()
+        }
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
         self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
@@ -215,10 +220,10 @@ class _Model:
         from intarsia.serve.predictor import Predictor
         from intarsia.serve.served import Served
 
-        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned)
+        task = Served(self.inlay.name, self.inlay.interface, lambda: self.inlay.learned_on(self.encoder))
         segments = self.encoder.tokenize(texts, others, max_length=self.limit)
         logits = Predictor(self.encoder, Limits(slots=1)).logits([(task, segment) for segment in segments])
-        return torch.stack(logits).float().cpu()
+        return torch.stack(logits).float().cpu() / self.temperature
 
     def _plain_logits(self, folder: Path, texts: list[str], others: list[str] | None) -> Tensor:
         """Return the folder's logits, computed as in its README."""
@@ -243,7 +248,7 @@ def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
     """Return the base's weights, by their names in `transformers`, with the task's tensors merged into copies."""
     plain = Plain(encoder.shape, {k: v.detach().cpu() for k, v in encoder.weights.items()}, encoder.at_site)
     method.check(encoder.shape)
-    method.merge(encoder.shape, inlay.learned.method_tensors, plain)
+    method.merge(encoder.shape, inlay.learned_on(encoder).method_tensors, plain)
     return {**plain.base, **plain.changed}
 
 

@@ -115,7 +115,13 @@ def _use(inlay: Inlay, pairs: bool) -> list[str]:
     lines.append("label = model.config.id2label")
     if inlay.kind == "label":
         return [*lines, "print([(label[int(p.argmax())], float(p.max())) for p in outputs.softmax(-1)])"]
-    return [*lines, "print([[label[i] for i, p in enumerate(row) if p >= 0.5] for row in outputs.sigmoid().tolist()])"]
+    limits = [float(limit) for limit in inlay.head.get("thresholds") or [0.5] * len(inlay.labels)]
+    return [
+        *lines,
+        f"limits = {limits!r}  # the probability from which each label applies",
+        "chosen = [[label[i] for i, p in enumerate(row) if p >= limits[i]] for row in outputs.sigmoid().tolist()]",
+        "print(chosen)",
+    ]
 
 
 def _spread(inlay: Inlay) -> float:

@@ -60,7 +60,8 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.persistent = True
+        # A link could lead to a foreign database, and opening a FIFO could wait forever.
+        self.persistent = not path.is_symlink() and (path.is_file() or not path.exists())
         self.rows: dict[Key, IndexRow] = self._read()
 
     def update(self, put: Collection[IndexRow], drop: Collection[Key] = ()) -> None:
@@ -77,12 +78,12 @@ class Index:
         self._write((), (), everything=True)
 
     def _read(self) -> dict[Key, IndexRow]:
-        if not self.path.exists():  # reading a bank must not create files
+        if not self.persistent or not self.path.exists():  # reading a bank must not create files
             return {}
         try:
             with self._connection() as connection:
                 found = [(IndexRow._make(values), checksum) for *values, checksum in connection.execute(SELECT)]
-            return {row.key: row for row, checksum in found if _checksum(row) == checksum}
+            return {row.key: row for row, checksum in found if _checksum(row) == checksum and _has_types(row)}
         except (sqlite3.Error, OSError) as error:
             self._give_up(error)
             return {}
@@ -164,6 +165,12 @@ def set_aside(path: Path) -> Path:
 def _checksum(row: IndexRow) -> int:
     """Return a row's CRC-32. SQLite does not detect a flipped bit in a value; the checksum does."""
     return zlib.crc32(repr(tuple(row)).encode())
+
+
+def _has_types(row: IndexRow) -> bool:
+    """Return whether the values have the types of `IndexRow`; SQLite stores any type in any column."""
+    texts = (row.name, row.file, row.digest, row.fingerprint, row.header, row.state, row.reason)
+    return all(isinstance(text, str) for text in texts) and isinstance(row.version, int)
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

@@ -10,9 +10,11 @@ import io
 import json
 import math
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from intarsia import files
 from intarsia.bank.container import (
@@ -27,40 +29,16 @@ from intarsia.bank.container import (
     opening,
     parse,
 )
-from intarsia.errors import BankError, DamagedInlay
+from intarsia.bank.description import FIELDS, TUPLE_FIELDS, Description
+from intarsia.bank.schema import description_fault, parse_json
+from intarsia.bank.usable import NOT_FINITE, all_finite, usable_fault
+from intarsia.errors import BankError, DamagedInlay, IntarsiaError, Refused
 
 if TYPE_CHECKING:
     import torch
 
-    from intarsia.tasks.learned import Interface, Learned
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Description:
-    """All fields of an inlay except its tensors, as plain JSON values."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    method: dict[str, Any]
-    head: dict[str, Any]
-    encoder: dict[str, str]
-    parameters: dict[str, int]
-    metrics: dict[str, Any]
-    training: dict[str, Any]
-    data: dict[str, Any]
-    versions: dict[str, str]
-    parents: tuple[str, ...]  # digests of the inlays that this inlay is composed of
-    created: str  # ISO 8601, UTC
-
-    @property
-    def interface(self) -> Interface:
-        """The task's interface: how texts become inputs and how outputs become predictions."""
-        from intarsia.tasks.kind_registry import stored_kind
-        from intarsia.tasks.learned import Interface
-
-        task_kind = stored_kind(self.kind, tuple(self.labels), self.head)  # type: ignore[arg-type]
-        return Interface(task_kind, bool(self.data.get("pairs")), self.training.get("max_length"))
+    from intarsia.encoder.encoder import Encoder
+    from intarsia.tasks.learned import Learned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,14 +48,40 @@ class Inlay(Description):
     tensors: dict[str, torch.Tensor]
     digest: str = ""  # of the file that the inlay was read from
 
-    @property
-    def learned(self) -> Learned:
-        """The part of the inlay that prediction needs."""
+    def learned_on(self, encoder: Encoder) -> Learned:
+        """The part of the inlay that prediction needs, for use on `encoder`.
+
+        Raises unless the inlay was made for this encoder, and has exactly the tensors that its method and head have
+        there: a file must not reach beyond its own task.
+        """
+        from intarsia.bank.manifest import misfit
         from intarsia.methods import from_dict
         from intarsia.tasks.learned import Learned
 
-        task_kind = self.interface.task_kind
-        return Learned(from_dict(self.method), task_kind.head(self.head["pooling"]), task_kind, self.tensors)
+        difference = misfit(dict(self.encoder), encoder.description)
+        if difference is not None:
+            raise Refused(f"The inlay {self.name!r} cannot be used here: it was {difference}. Use its own base.")
+        self.check()
+        try:
+            task_kind = self.interface.task_kind
+            learned = Learned(from_dict(self.method), task_kind.head(self.head["pooling"]), task_kind, self.tensors)
+            learned.check(encoder.shape)
+        except IntarsiaError as error:
+            raise DamagedInlay(f"The inlay {self.name!r} does not fit its base: {error}") from error
+        return learned
+
+    def check(self, where: Path | None = None) -> None:
+        """Raise, with the file's name if given, unless the inlay is consistent and all of its weights are finite."""
+        fault = usable_fault(self, self.layout)
+        if fault is None:
+            infinite = [name for name, tensor in self.tensors.items() if not bool(tensor.isfinite().all())]
+            fault = NOT_FINITE.format(infinite[0]) if infinite else None
+        if fault is not None:
+            raise damaged(where, fault) if where else DamagedInlay(f"The inlay {self.name!r} cannot be used: {fault}.")
+
+    @property
+    def layout(self) -> dict[str, TensorSpec]:
+        return {name: _spec_of(name, tensor) for name, tensor in self.tensors.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,59 +97,78 @@ class InlayHeader(Description):
 
     @classmethod
     def from_json(cls, text: str) -> InlayHeader:
-        """Return the header from the text that `to_json` wrote."""
-        stored = json.loads(text)
-        layout = {name: TensorSpec(dtype, tuple(shape)) for name, (dtype, shape) in stored["layout"].items()}
-        described = {**stored, "labels": tuple(stored["labels"]), "parents": tuple(stored["parents"])}
-        return cls(**{**described, "layout": layout})
+        """Return the header from the text that `to_json` wrote; raise `DamagedInlay` for any other text."""
+        try:
+            stored = parse_json(text)
+            fault = description_fault(stored)
+            if fault is not None:
+                raise ValueError(fault)
+            layout = {name: TensorSpec(dtype, tuple(shape)) for name, (dtype, shape) in stored["layout"].items()}
+            return cls(**_fields(stored), digest=str(stored["digest"]), bytes=int(stored["bytes"]), layout=layout)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DamagedInlay(
+                f"The index holds a header that Intarsia did not write ({error}). Run `intarsia verify --rebuild`."
+            ) from error
 
 
-TEXT_FIELDS = ("name", "kind", "created")
-TUPLE_FIELDS = ("labels", "parents")
-FIELDS = tuple(field.name for field in fields(Description))
+BLOCK = 1 << 20
 
 
 def read_inlay(path: str | Path) -> Inlay:
     """Read a whole file, check its digest, and return the inlay."""
     path = Path(path)
-    content = read_content(path)
-    container = check_content(content, path)
+    return decode(read_content(path), path)
+
+
+def decode(content: bytes, where: Path) -> Inlay:
+    """Return the inlay of a whole file's content, after checking its digest."""
+    container = check_content(content, where)
     from safetensors.torch import load
 
-    return Inlay(**_described(container, path), tensors=load(content), digest=container.digest)
+    return Inlay(**_described(container, where), tensors=load(content), digest=container.digest)
 
 
 def read_header(path: str | Path) -> InlayHeader:
     """Read only the header, without checking the digest: `check_file` and `read_inlay` check it."""
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            container = parse(file, size, path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    return _header(container, size, path)
+    with _opened(path) as (file, size):
+        return _header(parse(file, size, path), size, path)
 
 
-def check_file(path: str | Path) -> InlayHeader:
-    """Read a whole file, check its digest, and return its header, without creating tensors."""
+def check_file(path: str | Path, *, finite: bool = False) -> InlayHeader:
+    """Read a whole file, check its digest (and with `finite` its weights), and return its header.
+
+    The file is read in blocks, so the memory does not depend on its size.
+    """
     path = Path(path)
-    content = read_content(path)
-    return _header(check_content(content, path), len(content), path)
+    with _opened(path) as (file, size):
+        container = parse(file, size, path)
+        infinite: list[str] = []
+        values = {}
+        for name, (start, end) in offsets(container.layout).items():
+            blocks = _blocks(file, container.data_start + start, end - start)
+            values[name] = _watched(blocks, container.layout[name], name, infinite)
+        if digest_of(container.header, container.layout, values) != container.digest:
+            raise damaged(path, "its content does not match its digest")
+    if finite and infinite:
+        raise damaged(path, NOT_FINITE.format(infinite[0]))
+    return _header(container, size, path)
 
 
 def read_content(path: Path) -> bytes:
     """Return the bytes of a file; raise `DamagedInlay` if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as (file, size):
+        content = file.read(size + 1)
+        if len(content) != size:
+            raise damaged(path, f"it had {size} bytes when it was opened, but {len(content)} were read")
+        return content
 
 
 def check_content(content: bytes, where: Path) -> Container:
     """Parse the content of a whole file; raise `DamagedInlay` if the digest does not match."""
     container = parse(io.BytesIO(content), len(content), where)
-    if digest_of(container.header, container.layout, container.slices(content)) != container.digest:
+    values = {name: [view] for name, view in container.slices(content).items()}
+    if digest_of(container.header, container.layout, values) != container.digest:
         raise damaged(where, "its content does not match its digest")
     return container
 
@@ -157,15 +180,17 @@ def encode(inlay: Inlay) -> list[files.Chunk]:
     described = {name: _plain(getattr(inlay, name), name) for name in FIELDS}
     header = canonical(described)
     try:
-        digest = digest_of(header, layout, values)
+        digest = digest_of(header, layout, {name: [value] for name, value in values.items()})
     except UnicodeEncodeError as error:
         raise BankError(
             f"The inlay {inlay.name!r} cannot be written: its description contains invalid Unicode ({error.reason}: "
             f"{error.object[error.start : error.end]!r}). Check its labels and the other texts of the description."
         ) from error
-    wrong = _wrong_field(described)
-    if wrong is not None:
-        raise BankError(f"The inlay {inlay.name!r} cannot be written: its description {wrong}.")
+    fault = description_fault(described)
+    if fault is not None:
+        raise BankError(
+            f"The inlay {inlay.name!r} cannot be written: its description does not fit the schema: {fault}."
+        )
     start = opening(header, digest, layout)
     if len(start) > LONGEST_HEADER:
         raise BankError(
@@ -213,33 +238,19 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _described(container: Container, where: Path) -> dict[str, Any]:
-    """Return the description's fields; raise if a field is missing or has the wrong type."""
+    """Return the description's fields; raise unless they fit the schema."""
     try:
-        stored = json.loads(container.header)
-    except (ValueError, RecursionError):
-        raise damaged(where, "its description is not JSON") from None
-    wrong = _wrong_field(stored)
-    if wrong is not None:
-        raise damaged(where, f"its description {wrong}")
+        stored = parse_json(container.header)
+    except ValueError as error:
+        raise damaged(where, f"its description is not JSON ({error})") from None
+    fault = description_fault(stored)
+    if fault is not None:
+        raise damaged(where, f"its description does not fit the schema: {fault}")
+    return _fields(stored)
+
+
+def _fields(stored: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(stored[name]) if name in TUPLE_FIELDS else stored[name] for name in FIELDS}
-
-
-def _wrong_field(described: Any) -> str | None:
-    """Return the problem with a parsed description, or None."""
-    for name in FIELDS:
-        value = described.get(name) if isinstance(described, dict) else None
-        if name in TEXT_FIELDS:
-            right, expected = isinstance(value, str), "text"
-        elif name in TUPLE_FIELDS:
-            right, expected = (
-                isinstance(value, list) and all(isinstance(item, str) for item in value),
-                "a list of texts",
-            )
-        else:
-            right, expected = isinstance(value, dict), "a dictionary"
-        if not right:
-            return f"needs {name!r} as {expected}"
-    return None
 
 
 def _header(container: Container, size: int, where: Path) -> InlayHeader:
@@ -247,7 +258,29 @@ def _header(container: Container, size: int, where: Path) -> InlayHeader:
     return InlayHeader(**described, digest=container.digest, bytes=size, layout=container.layout)
 
 
-def _unreadable(path: Path, error: OSError) -> DamagedInlay:
-    return DamagedInlay(
-        f"{path} cannot be read: {error.strerror or error}. Expected an inlay file with read permission."
-    )
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file for reading, with its size; raise `DamagedInlay` if it cannot be read."""
+    try:
+        with files.open_regular(path) as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise DamagedInlay(
+            f"{path} cannot be read: {error.strerror or error}. Expected an inlay file with read permission."
+        ) from error
+
+
+def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
+    """Yield `size` bytes of a file from `start`, in blocks; fewer if the file has become shorter."""
+    file.seek(start)
+    while size > 0 and (block := file.read(min(size, BLOCK))):
+        size -= len(block)
+        yield block
+
+
+def _watched(blocks: Iterable[bytes], spec: TensorSpec, name: str, infinite: list[str]) -> Iterator[bytes]:
+    """Yield the blocks of a tensor; note its name if one holds NaN or infinity."""
+    for block in blocks:
+        if not all_finite(spec.dtype, block):
+            infinite.append(name)
+        yield block

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
 
 from intarsia import provenance
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
-from intarsia.serve.scoring import score
+from intarsia.serve.scoring import RESAMPLES, predictions_of
+from intarsia.tasks.calibration import reliability, tempered
 from intarsia.tasks.data import content_hash
+from intarsia.tasks.lengths import truncation
 from intarsia.train.job import Job
 from intarsia.train.run import Trained
 
@@ -47,11 +52,28 @@ def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
         parents=(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    test = job.data.test
-    if test:
-        found = score(learned, test, encoder, metric=trained.metric, max_length=job.settings.max_length)
-        interval = {"value": found.value, "low": found.low, "high": found.high, "examples": len(test)}
-        if trained.metric == "likelihood":
-            interval["perplexity"] = 1 / found.value
-        inlay.metrics["test"] = interval
+    cut = truncation(job.data, encoder, job.settings.max_length)
+    if cut is not None:
+        inlay.data["truncated"] = cut.to_dict()
+    if job.data.test:
+        inlay.metrics.update(_tested(job, trained, encoder))
     return inlay
+
+
+def _tested(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:
+    """Return the score on the test part and, for kinds with a temperature, the calibration before and after it."""
+    test, learned = job.data.test, trained.learned
+    inputs, rows = predictions_of(learned, test, encoder, max_length=job.settings.max_length)
+    found = learned.task_kind.measure(trained.metric, test, inputs, rows, RESAMPLES)
+    interval: dict[str, Any] = {"value": found.value, "low": found.low, "high": found.high, "examples": len(test)}
+    if found.few:
+        interval["too_few"] = True
+    if trained.metric == "likelihood":
+        interval["perplexity"] = 1 / found.value
+    kind, temperature = learned.task_kind.kind, learned.task_kind.temperature
+    if kind not in ("label", "labels"):
+        return {"test": interval}
+    after, gold = np.stack(rows), learned.task_kind.gold(test)
+    before = tempered(kind, after, 1 / temperature)
+    eces = {name: reliability(kind, p, gold).ece for name, p in (("ece_before", before), ("ece_after", after))}
+    return {"test": interval, "calibration": {"temperature": temperature, **eces, "part": "test"}}

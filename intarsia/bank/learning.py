@@ -23,7 +23,9 @@ from intarsia.train.run import Trained, check_job
 from intarsia.train.runner import JobResult, Runner, RunnerWatch
 from intarsia.train.scheduler import cheap_together
 
-FOR_A_GRID = ("max_length", "metric", "seed", "trunk_dropout", "bias_correction")  # settings that no grid searches
+FOR_A_GRID = (  # settings that no grid searches
+    "max_length", "metric", "seed", "trunk_dropout", "bias_correction", "class_weights", "calibrate", "threshold",
+)  # fmt: skip
 
 NOTHING_STORED = "Nothing was stored; the same command resumes the training."
 
@@ -103,9 +105,8 @@ class _IntoBank:
             self.added = outcome
         else:
             inlay = inlay_of(job, outcome, self.encoder)
-            inlay = inlay_of(job, outcome, self.encoder)
             inlay.training["run"] = run_id(self.work)
-            self.added = succession.add(self.store, inlay, serve_anyway=self.serve_anyway)
+            self.added = succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=self.serve_anyway)
         return JobResult.of(job, key, outcome)
 
     def entry(self) -> Entry:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
 from intarsia import files
 from intarsia.bank.container import canonical
+from intarsia.bank.schema import manifest_fault, parse_json
 from intarsia.errors import BankError
 
 BANK_FORMAT = 1
+LONGEST = 1_000_000  # bytes
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """Return the description of the base, or None if bank.json does not exist yet."""
     try:
-        manifest = json.loads(path.read_bytes())
+        with files.open_regular(path) as file:
+            content = file.read(LONGEST + 1)
+        if len(content) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        manifest = parse_json(content)
         stated, encoder = manifest["format"], dict(manifest["encoder"])
-        encoder["fingerprint"] + ""  # raises unless it is a string
+        fault = manifest_fault(manifest) if stated == BANK_FORMAT else None
+        if fault is not None:
+            raise ValueError(fault)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:

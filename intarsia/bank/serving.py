@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import Replaced, UnknownTask
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Learned
@@ -34,8 +35,8 @@ class _Known:
 class VersionMap:
     """Returns the served version of a task, or a given version of it. Usable from any number of threads."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, encoder: Encoder) -> None:
+        self.store, self.encoder = store, encoder
         self.on_replaced: Callable[[str], None] = lambda digest: None  # called with versions that are served no more
         self._known: dict[tuple[str, int | None], _Known] = {}
 
@@ -60,7 +61,7 @@ class VersionMap:
         try:
             folder = os.stat(self.store.task_folder(name)).st_mtime_ns
             settled = time.time_ns() - folder > UNSETTLED
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name with a null character
             folder, settled = 0, False
         entry = self.store.entry(name, version)
         if entry.state != "ok":
@@ -78,7 +79,7 @@ class VersionMap:
         inlay = self._read(entry.name, entry.version)
         if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
             raise Replaced(f"Another process replaced {entry.path} before it was read.")
-        return inlay.learned
+        return inlay.learned_on(self.encoder)
 
     def _read(self, name: str, version: int | None = None) -> Inlay:
         """Read an inlay that the bank listed a moment ago."""

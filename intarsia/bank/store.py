@@ -15,26 +15,22 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from intarsia import files
-from intarsia.bank.catalog import TASK_NAME, Catalog
+from intarsia.bank.catalog import TASK_NAME, UNREADABLE, Catalog
+from intarsia.bank.description import FIELDS
 from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
-from intarsia.bank.inlay import (
-    Inlay,
-    InlayHeader,
-    check_content,
-    check_file,
-    encode,
-    read_content,
-    read_header,
-    read_inlay,
-)
+from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
 from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
 
 NAMES_SHOWN = 20
 
@@ -76,12 +72,36 @@ class Store:
                 f"The bank at {self.folder} cannot use the base {encoder!r}: the fingerprint is missing. "
                 "Give the description of a loaded encoder."
             )
+        self.check_base(encoder)
         if self.encoder is None:
-            for row in self._catalog.look():  # bank.json may have been lost, but every inlay states its base
-                if row.state == "ok":
-                    self._refuse_other_base(encoder, dict(InlayHeader.from_json(row.header).encoder))
             create_manifest(self._manifest, encoder)
-        self._refuse_other_base(encoder, self.encoder)
+            self.check_base(encoder)  # another process may have written it first
+
+    def check_base(self, encoder: dict[str, Any]) -> None:
+        """Raise `Refused` unless `encoder` describes the bank's base: that of bank.json or, if it has been lost, that
+        of an inlay."""
+        base = self.encoder or self.stated_base(encoder)
+        difference = misfit(encoder, base) if base is not None else None
+        if difference is not None:
+            raise Refused(
+                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
+                "Use the bank's own base, or create another bank."
+            )
+
+    def stated_base(self, preferred: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the base that most inlays state, for a bank that has lost its bank.json; `preferred`, if any inlay
+        states it; None without inlays."""
+        rows = [row for row in self._catalog.look() if row.state == "ok"]
+        stated = Counter(row.fingerprint for row in rows)
+        if preferred is not None and preferred.get("fingerprint") in stated:
+            chosen = preferred["fingerprint"]
+        else:
+            chosen = max(stated, key=lambda fingerprint: stated[fingerprint], default=None)
+        for row in rows:
+            if row.fingerprint == chosen:
+                with contextlib.suppress(DamagedInlay):
+                    return dict(InlayHeader.from_json(row.header).encoder)
+        return None
 
     @_explained
     def check_writable(self, name: str) -> None:
@@ -105,10 +125,12 @@ class Store:
                 )
 
     @_explained
-    def add(self, inlay: Inlay, *, serve: bool = True) -> Entry:
-        """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one."""
+    def add(self, inlay: Inlay, *, encoder: Encoder | None = None, serve: bool = True) -> Entry:
+        """Store `inlay` as the newest version of its task. `serve=False`: the bank goes on serving the older one. With
+        `encoder`, the bank's base, the tensors must be those that method and head have on this base."""
         self.check_name(inlay.name)
         parts = encode(inlay)
+        inlay.check() if encoder is None else inlay.learned_on(encoder)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts, serve=serve)
 
@@ -148,8 +170,13 @@ class Store:
     def load(self, name: str, version: int | None = None) -> Inlay:
         """Return an inlay after checking the digest of its whole file."""
         entry = self.entry(name, version)
+        if entry.version == UNREADABLE:
+            raise DamagedInlay(entry.reason)
         try:
+            self._catalog.check_inside(entry.path)
             inlay = read_inlay(entry.path)
+            inlay.check(entry.path)
+            self._check_index(entry, inlay)
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):  # removed, not damaged: a new file may follow
                 raise UnknownTask(f"Another process removed {entry.path} before it was read.") from error
@@ -158,12 +185,20 @@ class Store:
         self._refuse_misplaced(entry, inlay.encoder)
         return inlay
 
+    def _check_index(self, entry: Entry, inlay: Inlay) -> None:
+        """Raise if the index describes this file otherwise than the file itself; answers would mix the two."""
+        if entry.state != "ok" or entry.header.digest != inlay.digest:
+            return
+        if any(getattr(entry.header, name) != getattr(inlay, name) for name in FIELDS):
+            self._catalog.forget()
+            raise BankError(f"The index of {self.folder} described {entry.path} wrongly. It was cleared: try again.")
+
     @_explained
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
         content = read_content(entry.path)
-        check_content(content, entry.path)
+        decode(content, entry.path).check(entry.path)
         self._refuse_misplaced(entry, entry.header.encoder)
         return self._append(name, [content])
 
@@ -187,8 +222,9 @@ class Store:
             (self._inlays / name).rmdir()
 
     @_explained
-    def verify(self, rebuild: bool = False) -> list[Problem]:
-        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index."""
+    def verify(self, rebuild: bool = False, base: Encoder | None = None) -> list[Problem]:
+        """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index. With
+        `base`, the bank's base, the tensors must be those that method and head have on it."""
         if rebuild:
             self._catalog.forget()
         rows = self._catalog.look(whole=True)
@@ -203,7 +239,11 @@ class Store:
             try:
                 if entry.state != "ok" or encoder is not None:
                     self._refuse_misplaced(entry, entry.header.encoder)
+                if base is not None:
+                    read_inlay(entry.path).learned_on(base)
             except BankError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue  # another process has just removed it
                 problems.append(Problem(entry.path, str(error), entry.name, entry.version))
         return problems
 
@@ -243,10 +283,13 @@ class Store:
     def _as_entries(self, rows: Sequence[IndexRow], encoder: dict[str, Any] | None) -> list[Entry]:
         entries = []
         for row in rows:
-            state, reason, path = row.state, row.reason, self.folder / row.file
+            state, reason, path = row.state, row.reason, self._catalog.path(row.name, row.version)
             if state == "ok" and encoder is not None and row.fingerprint != encoder["fingerprint"]:
-                known = InlayHeader.from_json(row.header).encoder
-                state, reason = "damaged", self._foreign(path, misfit(dict(known), encoder))
+                try:
+                    known = dict(InlayHeader.from_json(row.header).encoder)
+                    state, reason = "damaged", self._foreign(path, misfit(known, encoder))
+                except DamagedInlay as error:
+                    state, reason = "damaged", str(error)
             held = self._catalog.is_held(row)
             entries.append(Entry(row.name, row.version, path, row.size, state, reason, row.header, held))
         return entries
@@ -274,14 +317,6 @@ class Store:
         difference = misfit(dict(encoder), base) if base is not None else None
         if difference is not None:
             raise Refused(self._foreign(entry.path, difference))
-
-    def _refuse_other_base(self, encoder: dict[str, Any], base: dict[str, Any] | None) -> None:
-        difference = misfit(encoder, base) if base is not None else None
-        if difference is not None:
-            raise Refused(
-                f"The bank at {self.folder} refuses this inlay or encoder: it was {difference}. "
-                "Use the bank's own base, or create another bank."
-            )
 
     @_explained
     def _refuse_other_folders(self) -> None:

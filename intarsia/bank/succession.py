@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from intarsia.bank.description import Description
 from intarsia.bank.entry import Entry
-from intarsia.bank.inlay import Description, Inlay
+from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
+from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaWarning, UnknownTask
 from intarsia.formatting import score
 from intarsia.tasks.examples import TaskData
@@ -37,12 +39,12 @@ def warn_of_changes(store: Store, name: str, data: TaskData) -> None:
         )
 
 
-def add(store: Store, inlay: Inlay, *, serve_anyway: bool = False) -> Entry:
+def add(store: Store, inlay: Inlay, *, encoder: Encoder | None = None, serve_anyway: bool = False) -> Entry:
     """Store a new version, and serve it unless it scores worse than the served one on the same test part."""
     served = _served(store, inlay.name)
     if served is None or serve_anyway or not _scores_worse(inlay, served.header):
-        return store.add(inlay)
-    entry = store.add(inlay, serve=False)
+        return store.add(inlay, encoder=encoder)
+    entry = store.add(inlay, encoder=encoder, serve=False)
     old, new = served.header.metrics["test"], entry.header.metrics["test"]
     before, after = score(old["value"]), score(new["value"])
     if before == after:  # the difference is in further digits
@@ -69,6 +71,8 @@ def _served(store: Store, name: str) -> Entry | None:
 def _scores_worse(new: Description, old: Description) -> bool:
     test, before = new.metrics.get("test"), old.metrics.get("test")
     if not test or not before or new.metrics.get("metric") != old.metrics.get("metric") or new.kind != old.kind:
+        return False
+    if test["value"] is None or before["value"] is None:
         return False
     return _same_test_part(new.data, old.data) and bool(test["value"] < before["value"])
 

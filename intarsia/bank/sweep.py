@@ -69,7 +69,7 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training.update(grid=results.grid(name), run=run_id(folder))
-            entries[name] = succession.add(store, inlay, serve_anyway=serve_anyway)
+            entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
         clear(folder)
     return {name: entries[name] for name in tasks}
 

@@ -117,16 +117,18 @@ def export(
 def verify(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Also rebuild the index from the files.")] = False,
     bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check every inlay file; exit with code 1 if a file is damaged.
 
-    The command checks each file's digest, base and folder. It also lists
-    unfinished training runs and the disk space of their checkpoints.
+    The command checks each file's digest, description, base and folder, and
+    compares its tensors with the base. It also lists unfinished training runs
+    and the disk space of their checkpoints.
     """
     from intarsia.cli import console
 
-    opened = open_bank(bank)
+    opened = open_bank(bank, encoder)
     problems, unfinished = opened.verify(rebuild=rebuild), opened.unfinished()
     count = sum(len(opened.versions(e.name)) for e in opened.tasks())
     if json:
@@ -137,6 +139,8 @@ def verify(
         for problem in problems:
             console.error(problem.reason)
         console.say(f"Checked {count} files: {len(problems)} damaged.")
+        if count and opened.base_at_hand() is None:
+            console.say("The base was not found on this machine: the tensors were not compared with it (--encoder).")
         for run in unfinished:
             console.say(
                 f"{run.name}: unfinished training run, checkpoint in {run.path} ({formatting.size(run.bytes)}). "

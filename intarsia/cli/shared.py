@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
+
+from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
@@ -57,12 +59,48 @@ KindOption = Annotated[
     typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
+MaxBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        callback=lambda limit: _limit_content(limit),
+        help="Refuse data files with more content than this, after decompression.",
+    ),
+]  # fmt: skip
 PoolingOption = Annotated[
     str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
 ]
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]
+LearnLengthOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans",
+        help="Cut longer texts to this many tokens; [cyan]auto[/] chooses by the data.",
+    ),
+]  # fmt: skip
+ClassWeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--class-weights", metavar="balanced|LABEL=W,…",
+        help="Weights of the labels in the loss: [cyan]balanced[/], or a list such as [cyan]spam=5,ham=1[/].",
+    ),
+]  # fmt: skip
+ThresholdOption = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", help="The probability from which a label applies, for several labels of n.",
+        show_default="one for each label, found on validation",
+    ),
+]  # fmt: skip
+CalibrateOption = Annotated[
+    bool,
+    typer.Option(
+        "--calibrate/--no-calibration", rich_help_panel=ADVANCED,
+        help="Find a temperature on validation, so that probabilities mean what they say.",
+    ),
+]  # fmt: skip
 TrunkDropoutOption = Annotated[
     bool | None,
     typer.Option(
@@ -91,6 +129,13 @@ PrecisionOption = Annotated[
 ]
 
 
+def _limit_content(limit: int | None) -> int | None:
+    from intarsia.tasks.content import set_content_limit
+
+    set_content_limit(limit)
+    return limit
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Exit with code 130 at Ctrl-C (143 at SIGTERM, 129 at SIGHUP) and say that the command can be resumed."""
@@ -102,6 +147,30 @@ def resumable() -> Iterator[None]:
         with suppress(OSError):  # the terminal may be closed
             console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
         raise typer.Exit(128 + getattr(interrupt, "number", 2)) from None
+
+
+def read_length(text: str | None) -> int | Literal["auto"] | None:
+    """Return the value of --max-length."""
+    if text is None or text == "auto":
+        return cast(Literal["auto"] | None, text)
+    try:
+        return int(text)
+    except ValueError:
+        raise IntarsiaError(f"--max-length {text!r} is neither a number of tokens nor auto.") from None
+
+
+def read_class_weights(text: str | None) -> str | dict[str, float] | None:
+    """Return the value of --class-weights: a word, or weights by label."""
+    if text is None or "=" not in text:
+        return text
+    weights = {}
+    for part in text.split(","):
+        label, _, weight = part.rpartition("=")
+        try:
+            weights[label.strip()] = float(weight)
+        except ValueError:
+            raise IntarsiaError(f"--class-weights: {part!r} is not LABEL=WEIGHT, such as spam=5.") from None
+    return weights
 
 
 def about(task: TaskData) -> str:

@@ -103,9 +103,12 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
     labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
-    training, data = header.training, header.data
-    shown = ["learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction"]
-    recipe = {k: own[k] for own in (training, training.get("adam", {})) for k in shown if k in own}
+    training, data, metrics = header.training, header.data, header.metrics
+    shown = [
+        "learning_rate", "epochs", "batch_size", "max_length", "seed", "head_start", "bias_correction",
+        "class_weights", "threshold", "calibrate",
+    ]  # fmt: skip
+    recipe = {k: own[k] for own in (training, training.get("adam") or {}) for k in shown if k in own}
     served = max((v.version for v in versions if not v.held), default=versions[-1].version)
     others = [
         f"{v.version}{' (served)' if v.version == served else ''}{' (held back)' if v.held else ''}"
@@ -113,20 +116,24 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         for v in versions
     ]
     source = data.get("path") or data.get("source") or data.get("hub") or "in memory"
+    data_rows, duration = data.get("rows"), seconds(training.get("seconds") or 0)
     label = _collapsed(header)
     collapsed = "" if label is None else f"; predicts {label} for every text"
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["output", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
-        ["test", f"{test_score(header.metrics)} ({header.metrics['metric']}){_perplexity(header.metrics.get('test'))}"],
-        ["validation", f"{score(header.metrics['dev'])} at epoch {header.metrics['best_epoch']}{collapsed}"],
+        ["test", f"{test_score(metrics)} ({metrics.get('metric')}){_perplexity(metrics.get('test'))}"],
+        ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
+        *_calibration(metrics),
         ["method", _options(header.method)],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
-        ["training", f"{_options(recipe)}; {training['steps']:,} steps, {seconds(training['seconds'])}"],
-        ["data", f"{source}: {_options(data['rows'])}"],
+        ["training", f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {duration}"],
+        ["data", f"{source}: {_options(data_rows) if isinstance(data_rows, dict) else data_rows}"],
+        *_truncated(data),
+        *[["note", note] for note in data.get("notes") or ()],
         ["split", str(data.get("split"))],
-        ["base", f"{header.encoder['name']} ({header.encoder['fingerprint']})"],
+        ["base", f"{header.encoder.get('name')} ({header.encoder['fingerprint']})"],
         ["versions", ", ".join(others)],
         ["created", f"{header.created}, {_options(header.versions)}"],
         ["file", f"{entry.path} ({size(entry.bytes)})"],
@@ -145,27 +152,69 @@ def learned(entry: Entry) -> Text:
     result = (
         ""
         if test is None
-        else f"{header.metrics['metric']} {test_score(header.metrics)}{_perplexity(test)} on {test['examples']:,} test "
-        "examples; "
+        else f"{header.metrics.get('metric')} {test_score(header.metrics)}{_perplexity(test)} on "
+        f"{test.get('examples') or 0:,} test examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
-    label, advice = _collapsed(header), list[str | tuple[str, str]]()
+    label, advice = _collapsed(header), _zero_f1(header.metrics)
     if label is not None:
-        advice = [
+        advice += [
             "\n", (f"The model predicts {label} for every validation text.", "yellow"),
             " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
         ]  # fmt: skip
     return styled(
         f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
-        f"{seconds(header.training['seconds'])}{start}",
+        f"{seconds(header.training.get('seconds') or 0)}{start}",
         *advice,
     )
 
 
+def _zero_f1(metrics: dict[str, Any]) -> list[str | tuple[str, str]]:
+    """Return a hint if a task with several labels of n found none of them."""
+    test = metrics.get("test")
+    if test is None or metrics.get("metric") != "f1-micro" or test.get("value") is None or test["value"] > 0:
+        return []
+    return [
+        "\n", ("f1-micro is 0: no right label reached its threshold.", "yellow"),
+        " Try more epochs, a higher learning rate, --class-weights balanced, or a lower --threshold.",
+    ]  # fmt: skip
+
+
+def _calibration(metrics: dict[str, Any]) -> list[list[str]]:
+    """Return the row of `intarsia show` about calibration, if the version has one."""
+    found = metrics.get("calibration")
+    if found is None:
+        return []
+    before, after, temperature = found["ece_before"], found["ece_after"], found["temperature"]
+    if temperature == 1.0:
+        return [["calibration", f"none; expected calibration error {score(after)}"]]
+    return [
+        [
+            "calibration",
+            f"temperature {temperature:.3g}; expected calibration error {score(before)} before, {score(after)} after "
+            f"(on {found['part']})",
+        ]
+    ]
+
+
+def _truncated(data: dict[str, Any]) -> list[list[str]]:
+    """Return the row of `intarsia show` about cut texts, if there are any."""
+    found = data.get("truncated")
+    if found is None:
+        return []
+    return [
+        [
+            "cut texts",
+            f"{found['cut']:,} of {found['of']:,} to {found['max_length']} tokens ({found['mean_tokens']:,.0f} in the "
+            f"mean, {found['longest']:,} at most)",
+        ]
+    ]
+
+
 def _collapsed(header: InlayHeader) -> str | None:
     """Return the label that the best epoch predicts for every validation text, or None."""
-    best = int(header.metrics.get("best_epoch") or 0)
-    label = header.training["history"][best - 1].get("always") if best and "history" in header.training else None
+    best, history = header.metrics.get("best_epoch") or 0, header.training.get("history") or []
+    label = history[best - 1].get("always") if 1 <= best <= len(history) else None
     return None if label is None else repr(label)
 
 
@@ -174,12 +223,18 @@ def test_score(metrics: dict[str, Any]) -> str:
     test = metrics.get("test")
     if test is None:
         return "–"
-    value, low, high = (score(test[k], test["value"]) for k in ("value", "low", "high"))
-    return f"{value} ({low}–{high})"
+    value, low, high = (_score(test.get(k), test.get("value")) for k in ("value", "low", "high"))
+    few = ", too few" if test.get("too_few") else ""
+    return f"{value} ({low}–{high}{few})"
+
+
+def _score(value: float | None, bound_of: float | None = None) -> str:
+    """Return a score; a dash for an undefined one."""
+    return "–" if value is None else score(value, bound_of)
 
 
 def _perplexity(test: dict[str, Any] | None) -> str:
-    return f", perplexity {test['perplexity']:.2f}" if test and "perplexity" in test else ""
+    return f", perplexity {test['perplexity']:.2f}" if test and test.get("perplexity") is not None else ""
 
 
 def _parameters(counts: dict[str, int]) -> str:
@@ -196,4 +251,12 @@ def _kind(header: Any) -> str:
 
 
 def _options(values: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in values.items())
+    return ", ".join(f"{k} {_option(v)}" for k, v in values.items())
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(v, float) for v in value):
+        return ", ".join(f"{v:.3g}" for v in value[:12]) + (" …" if len(value) > 12 else "")
+    return f"{value:.4g}" if isinstance(value, float) and len(str(value)) > 8 else json.dumps(value)

@@ -7,27 +7,32 @@ from typing import Annotated
 
 import typer
 
-from intarsia import formatting
 from intarsia.cli.shared import (
     BankOption,
     BiasCorrectionOption,
+    CalibrateOption,
+    ClassWeightsOption,
     DeviceOption,
     EncoderOption,
     JsonOption,
     KindOption,
     LabelColumn,
+    LearnLengthOption,
     LimitOption,
-    MaxLengthOption,
+    MaxBytesOption,
     OldTrunkDropoutOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
     TaskArgument,
     TextColumn,
+    ThresholdOption,
     TrunkDropoutOption,
     about,
     app,
     open_bank,
+    read_class_weights,
+    read_length,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -55,8 +60,8 @@ PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many e
 MetricOption = Annotated[
     str | None,
     typer.Option(
-        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, matthews, pearson, spearman, f1-entities, exact-match or "
-        "likelihood.",
+        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, precision, recall, auc, average-precision, matthews, "
+        "pearson, spearman, f1-entities, exact-match, likelihood …",
         show_default="by kind",
     ),
 ]
@@ -103,13 +108,17 @@ def learn(
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     patience: PatienceOption = None,
     metric: MetricOption = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, initial weights, batch order and dropout.")] = 0,
+    max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     fresh: FreshOption = False,
@@ -135,11 +144,18 @@ def learn(
     task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
-        "max_length": max_length, "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
+        "class_weights": read_class_weights(class_weights), "threshold": threshold,
+        "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
     if not json:
         console.err.print(f"{name}: {about(task)}", markup=False)
+    if settings["max_length"] == "auto":
+        chosen_length = opened.propose_length(task)
+        settings["max_length"] = chosen_length.tokens
+        if not json:
+            console.err.print(f"{name}: max length {chosen_length}", markup=False)
     with resumable(), learning_progress(name, quiet=json, explain_grid=sweep is None) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
@@ -172,8 +188,11 @@ def sweep(
     kind: KindOption = None,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
-    max_length: MaxLengthOption = None,
+    max_length: LearnLengthOption = None,
     metric: Annotated[str | None, typer.Option(help="The metric of the selection.", show_default="by kind")] = None,
+    class_weights: ClassWeightsOption = None,
+    threshold: ThresholdOption = None,
+    calibrate: CalibrateOption = True,
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
@@ -186,6 +205,7 @@ def sweep(
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
     serve_anyway: ServeAnywayOption = False,
+    max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
     json: JsonOption = False,
@@ -225,8 +245,11 @@ def sweep(
             score_all=score_all,
             serve_anyway=serve_anyway,
             watch=watch,
-            max_length=max_length,
+            max_length=read_length(max_length),
             metric=metric,
+            class_weights=read_class_weights(class_weights),
+            threshold=threshold,
+            calibrate=None if calibrate else False,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
@@ -257,8 +280,10 @@ def predict(
         typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
     ] = None,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
+    max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
 ) -> None:
@@ -281,7 +306,10 @@ def predict(
 
     opened = open_bank(bank, encoder, device, precision)
     requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
-    answers.write(opened.predict(name, requests, version=version), requests, output, format)
+    found = opened.predict(name, requests, version=version)
+    if threshold is not None:
+        found = [prediction.at_threshold(threshold) for prediction in found]
+    answers.write(found, requests, output, format)
 
 
 @app.command(rich_help_panel="Tasks")
@@ -293,24 +321,33 @@ def evaluate(
     pair: PairColumn = None,
     label: LabelColumn = None,
     version: VersionOption = None,
+    threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
+    max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
+    mistakes: Annotated[int, typer.Option("--mistakes", help="Show this many of the worst mistakes.")] = 0,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Score a task on labelled data, with a 95 % bootstrap interval."""
-    from intarsia.cli import console
+    """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
 
-    result = open_bank(bank, encoder, device, precision).evaluate(
-        name, data, metric=metric, version=version, text=text, pair=pair, label=label
+    `--mistakes 20` adds the worst mistakes with their texts, and `--figures`
+    writes images. `--json` has all of it.
+    """
+    from intarsia.cli import console
+    from intarsia.cli.evaluation import evaluation_parts
+
+    found = open_bank(bank, encoder, device, precision).evaluate(
+        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label
     )
-    i = result.interval
-    if json:
-        console.print_json(
-            {"task": name, "metric": result.metric, "value": i.value, "low": i.low, "high": i.high,
-             "examples": result.examples}
-        )  # fmt: skip
-    else:
-        value, low, high = (f"{x:.1f}" if result.metric == "perplexity" else formatting.score(x, i.value) for x in i)
-        console.say(f"{name}: {result.metric} {value} (95 % interval {low} to {high}) on {result.examples:,} examples")
+    if figures is not None:
+        from intarsia.lab.task_figures import write_figures
+
+        written = write_figures(found.outcome, figures)
+        console.err.print(f"Wrote {', '.join(str(path) for path in written) or 'no figure'}", markup=False)
+    console.print_json(found.to_dict(mistakes)) if json else console.print_parts(evaluation_parts(found, mistakes))

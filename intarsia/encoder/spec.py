@@ -22,6 +22,7 @@ class Spec:
     parameter: str | None = None  # for a "base" start: or copied from the parameter with this name
     decay: bool = False  # weight decay applies
     trained: bool = True  # False: stored with the inlay, without a gradient (running statistics)
+    integer: bool = False  # int64 in place of float32
     rate: float = 1.0  # multiplies the learning rate
     value: float = 0.0  # the initial value for a "zeros" start
 

@@ -32,19 +32,29 @@ def _all_presets() -> dict[str, Preset]:
 
 
 PRESETS = _all_presets()
+MOST_ITEMS = 10_000  # of a list in a stored method
 
 
-def from_dict(config: dict[str, Any]) -> Method:
-    """Return the method that `to_dict` wrote."""
+def from_dict(config: Mapping[str, Any]) -> Method:
+    """Return the method that `to_dict` wrote. The names and types of the options are checked: they come from a file."""
+    import msgspec
+
     options = dict(config)
-    kind = options.pop("type", None)
-    if not isinstance(kind, str) or kind not in METHODS:
-        raise IntarsiaError(f"the method {kind!r} is not known. Known methods: {', '.join(METHODS)}.")
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    name = options.pop("type", None)
+    if not isinstance(name, str) or name not in METHODS:
+        raise IntarsiaError(f"the method {str(name)[:100]!r} is not known. Known methods: {', '.join(METHODS)}.")
+    kind = METHODS[name]
+    fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(options) - fields)
+    if unknown:
+        raise IntarsiaError(f"the method {name!r} has no option {unknown[0][:100]!r}.")
+    if any(len(value) > MOST_ITEMS for value in options.values() if isinstance(value, list | tuple | str)):
+        raise IntarsiaError(f"an option of the method {name!r} has more than {MOST_ITEMS} items.")
     try:
-        return METHODS[kind](**options)
-    except TypeError as error:
-        raise IntarsiaError(f"the method {kind!r} does not have these options: {error}") from error
+        return msgspec.convert(options, kind)
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("`", "")
+        raise IntarsiaError(f"the options of the method {name!r} are not valid: {problem}.") from error
 
 
 def parse(text: str, options: Sequence[str] = ()) -> Method:

@@ -72,7 +72,7 @@ class Bottleneck(Method):
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("inner_norm", self.inner_norm, _INNER_NORMS)
         sorted_layers(self)
-        check_least(size=(self.size, 1), depth=(self.depth, 1), std=(self.std, 0))
+        check_least(size=(self.size, 1), depth=(self.depth, 1, 64), std=(self.std, 0))
 
     @property
     def _plain(self) -> bool:

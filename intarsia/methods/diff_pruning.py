@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
-from intarsia.methods.sparse import added, entries_of, largest, split
+from intarsia.methods.sparse import MOST_ENTRIES, added, check_index, entries_of, index_spec, largest, split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ class DiffPruning(Method):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share {self.share} is not valid: a share above 0 and at most 1 was expected.")
-        check_least(entries=(self.entries, 1), penalty_weight=(self.penalty_weight, 0))
+        check_least(entries=(self.entries, 1, MOST_ENTRIES), penalty_weight=(self.penalty_weight, 0))
 
     def recordable(self, shape: Shape) -> bool:
         return True
@@ -65,6 +65,12 @@ class DiffPruning(Method):
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         return {"values": Spec((self.count(shape),), "zeros")}
+
+    def stored(self, shape: Shape) -> dict[str, Spec]:
+        return {**index_spec(self.count(shape)), **self.tensors(shape)}
+
+    def check_values(self, shape: Shape, tensors: Tensors) -> None:
+        check_index(self.trained(shape), tensors["index"])
 
     def phases(self, shape: Shape) -> tuple[Phase, ...]:
         specs: dict[str, Spec] = {}

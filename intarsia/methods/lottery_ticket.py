@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.errors import IntarsiaError
 from intarsia.methods.full import whole_specs, whole_weights
 from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
-from intarsia.methods.sparse import added, entries_of, largest, split
+from intarsia.methods.sparse import MOST_ENTRIES, added, check_index, entries_of, index_spec, largest, split
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class LotteryTicket(Method):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise IntarsiaError(f"share {self.share} is not valid: a share above 0 and at most 1 was expected.")
-        check_least(rounds=(self.rounds, 1), l1=(self.l1, 0), entries=(self.entries, 1))
+        check_least(rounds=(self.rounds, 1, 1000), l1=(self.l1, 0), entries=(self.entries, 1, MOST_ENTRIES))
 
     def recordable(self, shape: Shape) -> bool:
         return True
@@ -61,6 +61,12 @@ class LotteryTicket(Method):
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         return {"values": Spec((self.count(shape),), "zeros")}
+
+    def stored(self, shape: Shape) -> dict[str, Spec]:
+        return {**index_spec(self.count(shape)), **self.tensors(shape)}
+
+    def check_values(self, shape: Shape, tensors: Tensors) -> None:
+        check_index(self.trained(shape), tensors["index"])
 
     def phases(self, shape: Shape) -> tuple[Phase, ...]:
         phases = []

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
 
+LARGEST = 2**24  # of an option, unless its method has a lower limit
+
 Tensors = Mapping[str, "Tensor"]
 Category = Literal[
     "modules of its own", "changes inside layers", "weights of the base", "a sparse difference", "frozen features"
@@ -119,6 +121,13 @@ class Method:
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         """Return the tensors of the method on a base of this shape, by name."""
         raise NotImplementedError
+
+    def stored(self, shape: Shape) -> dict[str, Spec]:
+        """Return all tensors that an inlay of the method has on a base of this shape, by name."""
+        return self.tensors(shape)
+
+    def check_values(self, shape: Shape, tensors: Tensors) -> None:
+        """Raise if a value of the `stored` tensors cannot be used. (Shapes, types and NaN are checked elsewhere.)"""
 
     def count(self, shape: Shape) -> int:
         """Return the number of trained parameters in closed form; it equals the size of the trained `tensors`."""
@@ -242,11 +251,14 @@ def lowest(method: Method, shape: Shape) -> int:
     return min(layers)
 
 
-def check_least(**least: tuple[float | None, float]) -> None:
-    """Raise if an option, given as (value, minimum), is below its minimum. The value None means not set."""
-    for option, (value, minimum) in least.items():
-        if value is not None and not value >= minimum:  # also rejects NaN
-            raise IntarsiaError(f"{option} {value} is too small: at least {minimum} was expected.")
+def check_least(**limits: tuple[float | None, float] | tuple[float | None, float, float]) -> None:
+    """Raise if an option, given as (value, least) or (value, least, most), is out of range. None means not set."""
+    for option, (value, least, *rest) in limits.items():
+        most = rest[0] if rest else LARGEST
+        if value is not None and not value >= least:  # also rejects NaN
+            raise IntarsiaError(f"{option} {value} is too small: at least {least} was expected.")
+        if value is not None and value > most:
+            raise IntarsiaError(f"{option} {value:.6g} is too large: at most {most} was expected.")
 
 
 def check_dropout(p: float) -> None:

@@ -12,10 +12,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from intarsia.encoder.shape import WeightShape
+from intarsia.encoder.spec import Spec
+from intarsia.errors import IntarsiaError
 from intarsia.methods.method import Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MOST_ENTRIES = 2**40
 
 
 def spans(weights: Sequence[WeightShape]) -> Iterator[tuple[WeightShape, int]]:
@@ -64,6 +68,18 @@ def added(weights: Sequence[WeightShape], index: Tensor, values: Tensor, base: T
         flat = base[weight.name].detach().reshape(-1)
         changed[weight.name] = flat.index_add(0, places, piece.to(flat.dtype)).view(weight.shape)
     return changed
+
+
+def index_spec(count: int) -> dict[str, Spec]:
+    """Return the spec of the tensor with the numbers of a difference's entries."""
+    return {"index": Spec((count,), "zeros", trained=False, integer=True)}
+
+
+def check_index(weights: Sequence[WeightShape], index: Tensor) -> None:
+    """Raise unless `index` has ascending numbers of entries of these parameters."""
+    total = sum(weight.size for weight in weights)
+    if len(index) and not (int(index[0]) >= 0 and int(index[-1]) < total and bool((index[1:] > index[:-1]).all())):
+        raise IntarsiaError(f"the tensor 'index' must have ascending numbers of entries, from 0 to {total - 1}.")
 
 
 def largest(weights: Sequence[WeightShape], magnitude: Callable[[WeightShape], Tensor], count: int) -> Tensor:

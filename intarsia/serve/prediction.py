@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Question
 
 Text = str | Sequence[str] | Question  # the task kind determines which: a text, a pair of texts, a list of words …
@@ -32,6 +34,13 @@ class Prediction:
     no_answer_score: float | None = None  # score of "no answer" minus the best answer's; a threshold applies to it
     candidates: list[dict[str, Any]] | None = None  # text, start, probability
     masks: list[dict[str, Any]] | None = None  # start (character), words: the most likely, with probabilities
+
+    def at_threshold(self, threshold: float) -> Prediction:
+        """Return the prediction with the labels (of several) whose probability reaches a threshold."""
+        if self.labels is None or self.probabilities is None:
+            raise IntarsiaError(f"a threshold is for tasks with several labels of n, and {self.task!r} is not one.")
+        labels = tuple(label for label, p in self.probabilities.items() if p >= threshold)
+        return dataclasses.replace(self, labels=labels)
 
     def to_dict(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if v is not None}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from intarsia.encoder.encoder import Encoder
 from intarsia.serve.limits import Limits
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
+from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.metrics import Interval
 
@@ -18,8 +21,15 @@ RESAMPLES = 1000  # for the bootstrap interval
 def score(
     learned: Learned, examples: Sequence[Example], encoder: Encoder, *, metric: str, max_length: int | None
 ) -> Interval:
-    """Return the score with a 95 % bootstrap interval over the examples."""
+    """Return the score with a 95 % interval over the examples."""
+    inputs, predictions = predictions_of(learned, examples, encoder, max_length=max_length)
+    return learned.task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
+
+
+def predictions_of(
+    learned: Learned, examples: Sequence[Example], encoder: Encoder, *, max_length: int | None
+) -> tuple[Inputs, list[np.ndarray]]:
+    """Return the examples as rows, and the prediction for each row."""
     inputs = learned.task_kind.inputs(examples, encoder, max_length)
     task = Served("", Interface(learned.task_kind, max_length=max_length), lambda: learned)
-    predictions = Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])
-    return learned.task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
+    return inputs, Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])

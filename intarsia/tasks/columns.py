@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intarsia.errors import DataError
+from intarsia.formatting import listed
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.tables import RawTable
 
@@ -134,4 +135,4 @@ def _find_label(table: RawTable) -> str:
 
 def _columns_found(table: RawTable) -> str:
     """A sentence for error messages that lists the table's columns."""
-    return f"Columns found: {', '.join(repr(name) for name in table.columns) or 'none'}."
+    return f"Columns found: {listed([repr(name) for name in table.columns]) or 'none'}."

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 
-from intarsia.errors import DataError, check_seed
+from intarsia import formatting
+from intarsia.errors import DataError, IntarsiaWarning, check_seed
+from intarsia.formatting import listed, shown
 from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
+from intarsia.tasks.content import content_limit
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
 from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
+from intarsia.tasks.notes import notes_on
+from intarsia.tasks.reading import local_path
 from intarsia.tasks.sources import Source, gather, table_of_file
 from intarsia.tasks.splits import hold_out, sample, split
 from intarsia.tasks.tables import Gathered, RawTable
 
 LEAST_EXAMPLES = 10
+MOST_OUTPUTS = 1 << 29  # float32 numbers of one part
 Parts = dict[str, list[Example]]
 
 
@@ -28,18 +35,21 @@ def load_data(
     kind: Kind | None = None,
     seed: int = 0,
     limit: int | None = None,
+    max_bytes: int | None = None,
 ) -> TaskData:
     """Load a file, a folder, a hub data set or Python objects as train, dev and test.
 
     `text`, `pair` and `label` name columns, and `kind` is the task kind; what is not given is inferred. Missing parts
     are split off with `seed`. `limit` is the largest number of training (and of dev) examples to keep.
+    A file may have `max_bytes` of content, after decompression; by default 2 GiB.
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
     check_seed(seed)
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
-    gathered = gather(source)
+    with content_limit(max_bytes):
+        gathered = gather(source)
     tables = _join_lines(gathered.tables, kind)
     main = _training_part(gathered)
     _check_sizes(tables, main)
@@ -50,12 +60,15 @@ def load_data(
         tables = {name: table for name, table in tables.items() if name != "test"}
     found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label or "")
 
+    notes: list[str] = []
     given = {name: _examples(table, columns, found_kind) for name, table in tables.items()}
     labels = tuple(sorted({name for example in given[main] for name in _names(example)}))
     if columns.label is not None:
         _check_training_labels(tables[main], columns.label, given[main], labels, guessed=kind is None and own is None)
         for name, examples in given.items():
             _check_labels_known(tables[name], columns.label, examples, labels)
+        for note in (notes := notes_on(tables, given, found_kind, columns.label)):
+            warnings.warn(note, IntarsiaWarning, stacklevel=2)
 
     parts, how = _arrange(given, hidden, seed, found_kind)
     if not all(parts.values()):
@@ -70,6 +83,7 @@ def load_data(
             )
         parts["train"] = sample(parts["train"], limit, seed=seed, kind=found_kind)
         parts["dev"] = sample(parts["dev"], limit, seed=seed, kind=found_kind)  # a small run needs no larger dev part
+    _check_memory(tables[main].name, found_kind, len(labels), parts)
     provenance = {
         **gathered.origin,
         "columns": {"text": columns.text, "pair": columns.pair, "label": columns.label},
@@ -78,6 +92,7 @@ def load_data(
         "split": how,
         "seed": seed,
         "limit": limit,
+        **({"notes": notes} if notes else {}),
     }
     return TaskData(found_kind, labels, **parts, source=provenance)
 
@@ -90,13 +105,15 @@ def load_examples(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    max_bytes: int | None = None,
 ) -> list[Example]:
     """Labelled examples to evaluate a trained task on: the test part of a source, or all rows if it has no parts.
 
     As in `load_data`, dev is used if test is missing or has hidden labels. A source without parts is not split here, so
     its rows may be among those that the task was trained on.
     """
-    tables = _join_lines(gather(source).tables, kind)
+    with content_limit(max_bytes):
+        tables = _join_lines(gather(source).tables, kind)
     usable = [tables[name] for name in ("test", "dev", "all") if name in tables]
     if not usable:
         raise DataError("the data has only a train part. Evaluation needs a test part: add it, or give one file.")
@@ -108,12 +125,13 @@ def load_examples(
     examples = _examples(table, columns, kind)
     if columns.label is not None:
         _check_labels_known(table, columns.label, examples, labels)
+    _check_memory(table.name, kind, len(labels), {"test": examples})
     return examples
 
 
 def load_texts(path: str | Path, *, text: str | None = None, pair: str | None = None) -> list[str | tuple[str, str]]:
     """The texts or text pairs of a file; labels are ignored."""
-    table = table_of_file(Path(path).expanduser())
+    table = table_of_file(local_path(path))
     first, second = find_texts(table, text, pair)
     if table.lines:
         return [row[first] for row in table.rows if row[first]]
@@ -127,12 +145,12 @@ def load_sentences(path: str | Path, *, text: str | None = None) -> list[tuple[s
     """The sentences of a file: lists of words, or texts that are split at white space."""
     from intarsia.tasks.tagging import read_words
 
-    table = table_of_file(Path(path).expanduser())
+    table = table_of_file(local_path(path))
     column = text or (
         OWN_NAMES["tags"][0] if OWN_NAMES["tags"][0] in table.columns else find_texts(table, None, None)[0]
     )
     if column not in table.columns:
-        raise DataError(f"{table.name}: no column {column!r} for text. Columns found: {', '.join(table.columns)}.")
+        raise DataError(f"{table.name}: no column {column!r} for text. Columns found: {listed(table.columns)}.")
     return [read_words(row.get(column), table.where(index, column)) for index, row in enumerate(table.rows)]
 
 
@@ -140,12 +158,12 @@ def load_questions(path: str | Path, *, text: str | None = None, pair: str | Non
     """The questions of a file with their contexts; answers are ignored."""
     from intarsia.tasks.spans import read_question
 
-    table = table_of_file(Path(path).expanduser())
+    table = table_of_file(local_path(path))
     first, second, _ = OWN_NAMES["span"]
     columns = text or first, pair or second or ""
     for column in columns:
         if column not in table.columns:
-            raise DataError(f"{table.name}: no column {column!r}. Columns found: {', '.join(table.columns)}.")
+            raise DataError(f"{table.name}: no column {column!r}. Columns found: {listed(table.columns)}.")
     return [read_question(row, *columns, None, table.where(index, columns[0])) for index, row in enumerate(table.rows)]
 
 
@@ -174,7 +192,7 @@ def _examples(table: RawTable, columns: Columns, kind: Kind) -> list[Example]:
         if column not in table.columns:
             raise DataError(
                 f"{table.name}: no column {column!r}, which the training data has. "
-                f"Columns found: {', '.join(table.columns)}."
+                f"Columns found: {listed(table.columns)}."
             )
     label = columns.label
     if label is not None:
@@ -225,7 +243,7 @@ def _check_text(text: object, where: str) -> None:
     if text is None or (isinstance(text, str) and not text.strip()):
         raise DataError(f"{where}: the text is empty. Fill it in, or drop the row.")
     if not isinstance(text, str):
-        raise DataError(f"{where}: expected a text, found {text!r} ({type(text).__name__}). Put it in quotes.")
+        raise DataError(f"{where}: expected a text, found {shown(text)} ({type(text).__name__}). Put it in quotes.")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -277,7 +295,7 @@ def _check_training_labels(
         different = set(labels)
     if len(different) < 2:
         only = next(iter(different))
-        raise DataError(f"{where}: every training example has the label {only!r}. Expected two or more labels.")
+        raise DataError(f"{where}: every training example has the label {shown(only)}. Expected two or more labels.")
     one_each = all(isinstance(label, str) for label in different)
     if guessed and one_each and len(labels) > len(training) / 2:
         raise DataError(
@@ -287,14 +305,29 @@ def _check_training_labels(
 
 
 def _check_labels_known(table: RawTable, column: str, examples: list[Example], labels: tuple[str, ...]) -> None:
+    known = set(labels)
     for index, example in enumerate(examples):
         for name in _names(example):
-            if name not in labels:
-                listed = ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
+            if name not in known:
                 raise DataError(
-                    f"{table.where(index, column)}: label {name!r} does not occur in training. Known labels: {listed}. "
+                    f"{table.where(index, column)}: label {shown(name)} does not occur in training. Known labels: "
+                    f"{listed(labels)}. "
                     f"Correct it, or add training examples for it."
                 )
+
+
+def _check_memory(name: str, kind: Kind, labels: int, parts: Parts) -> None:
+    """Raise if the outputs of a part, one number for each row or word and label, would take too much memory."""
+    held = parts if kind == "labels" else {part: parts[part] for part in parts if part != "train"}
+    for part, examples in held.items():
+        rows = sum(len(e.words) for e in examples if isinstance(e, Sentence)) if kind == "tags" else len(examples)
+        if rows * labels > MOST_OUTPUTS:
+            unit = "words" if kind == "tags" else "rows"
+            raise DataError(
+                f"{name}: {labels:,} labels are too many for {rows:,} {unit} in {part}: their outputs would take "
+                f"{formatting.size(4 * rows * labels)} (the limit is {formatting.size(4 * MOST_OUTPUTS)}). Merge rare "
+                f"labels, or use fewer rows (limit=, or a smaller {part} part)."
+            )
 
 
 def _arrange(given: Parts, hidden: bool, seed: int, kind: Kind) -> tuple[Parts, str]:

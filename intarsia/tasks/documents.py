@@ -19,14 +19,16 @@ def documents(table: RawTable) -> RawTable:
     lines = [(row["text"] or "").strip() for row in table.rows]
     texts: list[tuple[int, list[str]]] = []  # the number of the first line, and the lines
     separated = not all(lines)
-    ended = True
+    ended, only_headings = True, True
     for number, line in zip(table.numbers, lines, strict=True):
         if not line:
-            ended = ended or not all(HEADING.fullmatch(above) for above in texts[-1][1])
-        elif ended or not separated:
+            ended = ended or not only_headings
+            continue
+        if ended or not separated:
             texts.append((number, [line]))
-            ended = False
+            ended, only_headings = False, True
         else:
             texts[-1][1].append(line)
+        only_headings = only_headings and HEADING.fullmatch(line) is not None
     rows = [{"text": "\n".join(own_lines)} for _, own_lines in texts]
     return replace(table, numbers=[number for number, _ in texts], rows=rows, lines=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from intarsia.errors import IntarsiaError
 from intarsia.tasks.examples import Kind, TaskData
 from intarsia.tasks.spans import Spans
 from intarsia.tasks.tagging import Tags
@@ -26,9 +27,15 @@ def kind_for(data: TaskData) -> TaskKind:
 
 def stored_kind(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) -> TaskKind:
     """The task kind of a stored task. `head` is the head entry of its inlay, which has the values of `to_dict`."""
+    import msgspec
+
     kind_class = KIND_CLASSES.get(kind, TaskKind)
     field_names = {field.name for field in fields(kind_class)}
-    return kind_class(kind, labels, **{k: v for k, v in head.items() if k in field_names})
+    values = {k: v for k, v in head.items() if k in field_names}
+    try:
+        return msgspec.convert({**values, "kind": kind, "labels": labels}, kind_class)
+    except msgspec.ValidationError as error:
+        raise IntarsiaError(f"the stored head is not valid: {str(error).replace('`', '')}.") from error
 
 
 def default_length(kind: Kind) -> int:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.formatting import shown
 from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import RawTable
 
 SEPARATOR = "|"  # between the labels of one field in a text file
+MISSING_WORDS = ("nan", "na", "n/a", "<na>", "#n/a", "null")  # in lower case
 
 
 def plain(value: Any) -> Any:
@@ -23,13 +25,18 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # NaN differs from itself
 
 
+def looks_missing(value: Any) -> bool:
+    """Whether a label is a word by which programs write a missing value."""
+    return isinstance(value, str) and value.strip().casefold() in MISSING_WORDS
+
+
 def as_number(value: Any) -> float | None:
     """The finite number of a value or its text; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -49,11 +56,11 @@ def infer_kind(tables: Iterable[RawTable], column: str) -> Kind:
                 continue
             number = as_number(value)
             if number is None:
-                word = word or f"{value!r} in {table.where(index, column)}"
+                word = word or f"{shown(value)} in {table.where(index, column)}"
             elif number.is_integer():
-                whole = whole or f"{value!r} in {table.where(index, column)}"
+                whole = whole or f"{shown(value)} in {table.where(index, column)}"
             else:
-                fraction = fraction or f"{value!r} in {table.where(index, column)}"
+                fraction = fraction or f"{shown(value)} in {table.where(index, column)}"
     if fraction and word:
         raise DataError(
             f"the labels are neither all numbers nor all names: {fraction}, but {word}. "
@@ -70,7 +77,7 @@ def to_label(value: Any, kind: Kind, where: str) -> Label:
     if kind == "score":
         number = as_number(value)
         if number is None:
-            raise DataError(f"{where}: {value!r} is not a number. Expected a finite score such as 2.5.")
+            raise DataError(f"{where}: {shown(value)} is not a number. Expected a finite score such as 2.5.")
         return number
     if kind == "label":
         return _name(value, where)
@@ -80,9 +87,9 @@ def to_label(value: Any, kind: Kind, where: str) -> Label:
         value = [value]
     names = sorted(_name(item, where) for item in value)
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, following in zip(names, names[1:], strict=False) if name == following)
         raise DataError(
-            f"{where}: label {twice!r} occurs twice in one row. Expected the names of the labels that apply "
+            f"{where}: label {shown(twice)} occurs twice in one row. Expected the names of the labels that apply "
             f"(not a row of zeros and ones)."
         )
     return tuple(names)
@@ -97,8 +104,10 @@ def _name(value: Any, where: str) -> str:
         return str(int(value))  # a whole number stored as 1.0 is the label 1
     if isinstance(value, str) and value.strip():
         return value.strip()
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int) and abs(value) < 10**100:  # Python does not write integers of thousands of digits
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple | set | frozenset):
         raise DataError(f"{where}: several labels, expected one. Give one, or set kind='labels'.")
-    raise DataError(f"{where}: {value!r} is not a label. Expected a name or a whole number.")
+    raise DataError(f"{where}: {shown(value)} is not a label. Expected a name or a whole number.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from intarsia.errors import IntarsiaError
 from intarsia.methods import Method
 from intarsia.tasks.examples import Example
 from intarsia.tasks.heads import Head
@@ -16,6 +17,7 @@ from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.encoder.shape import Shape
 
 METHOD, HEAD = "method.", "head."  # how the names of an inlay's tensors begin
 
@@ -28,6 +30,21 @@ class Learned:
     head: Head
     task_kind: TaskKind
     tensors: Mapping[str, Tensor]
+
+    def check(self, shape: Shape) -> None:
+        """Raise unless the tensors are exactly those of the method and the head on a base of this shape."""
+        self.method.check(shape)
+        specs = {METHOD + name: spec for name, spec in self.method.stored(shape).items()}
+        specs |= {HEAD + name: spec for name, spec in self.head.tensors(shape, self.method.row_width(shape)).items()}
+        expected = {name: _named_type(spec.integer, spec.shape) for name, spec in specs.items()}
+        given = {name: f"{t.dtype} {tuple(t.shape)}".removeprefix("torch.") for name, t in self.tensors.items()}
+        for name in (*expected, *given):
+            if expected.get(name) != given.get(name):
+                raise IntarsiaError(
+                    f"the tensor {name[:100]!r} is {given.get(name, 'missing')}, but the method {self.method.name} and "
+                    f"the head have {expected.get(name, 'no such tensor')} on this base."
+                )
+        self.method.check_values(shape, self.method_tensors)
 
     @property
     def method_tensors(self) -> dict[str, Tensor]:
@@ -48,6 +65,10 @@ class Interface:
 
     def inputs(self, examples: Sequence[Example], encoder: Encoder) -> Inputs:
         return self.task_kind.inputs(examples, encoder, self.max_length)
+
+
+def _named_type(integer: bool, shape: tuple[int, ...]) -> str:
+    return f"{'int64' if integer else 'float32'} {shape}"
 
 
 def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

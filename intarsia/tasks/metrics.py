@@ -1,4 +1,4 @@
-"""Metrics of predictions against gold labels, with bootstrap intervals.
+"""Metrics of predictions against gold labels, with bootstrap intervals (`intervals.py` says where those hold).
 
 Every metric is computed for many resamples at once. `weights` [r, n] is the number of times that each of n rows counts
 in each of r resamples, and the result is [r]. The plain value is one resample that has each row once. Internally labels
@@ -23,8 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from intarsia.errors import DataError
 from intarsia.tasks.entities import has_entities
 from intarsia.tasks.examples import Kind
+from intarsia.tasks.ranking import RANKING, RANKING_KINDS, ranked_labels, ranks
 
 Array = NDArray[Any]
+MANY_LABELS = 1000
 DRAWS_AT_ONCE = 2_000_000  # limits the memory of a bootstrap
 
 
@@ -36,12 +38,22 @@ class Metric:
     measure: Callable[..., Array]  # (gold, predicted, weights [r, n]) -> [r]
 
 
-class Interval(NamedTuple):
-    """A value with the bounds of its bootstrap interval."""
-
+class _Bounds(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Interval(_Bounds):
+    """A value with the bounds of its interval; three numbers to unpack."""
+
+    few: bool = False  # whether too few rows bear on the value
+
+    def marked(self, few: bool) -> Interval:
+        """The same interval, with `few`."""
+        made = Interval(*self)
+        made.few = few
+        return made
 
 
 def accuracy(gold: Array, predicted: Array, weights: Array) -> Array:
@@ -52,6 +64,48 @@ def accuracy(gold: Array, predicted: Array, weights: Array) -> Array:
 def f1(gold: Array, predicted: Array, weights: Array, positive: int) -> Array:
     """F1 of one label; 0 if it is neither in gold nor predicted."""
     return _f1_per_label(gold, predicted, weights)[0][:, positive]
+
+
+def precision(gold: Array, predicted: Array, weights: Array, positive: int) -> Array:
+    """The share of right rows among those predicted as one label; 0 if there are none."""
+    return _ratio(weights @ (gold & predicted)[:, positive], weights @ predicted[:, positive])
+
+
+def recall(gold: Array, predicted: Array, weights: Array, positive: int) -> Array:
+    """The share of right rows among those of one label; 0 if there are none."""
+    return precision(predicted, gold, weights, positive)
+
+
+def precision_macro(gold: Array, predicted: Array, weights: Array) -> Array:
+    """The mean precision of the labels that are in gold or predicted; 0 if none is."""
+    both, each = weights @ (gold & predicted).astype(float), weights @ predicted.astype(float)  # [r, k]
+    counted = (weights @ (gold | predicted).astype(float) > 0).sum(axis=1)
+    return _ratio(both, each).sum(axis=1) / np.maximum(counted, 1)
+
+
+def recall_macro(gold: Array, predicted: Array, weights: Array) -> Array:
+    """The mean recall of the labels that are in gold or predicted; 0 if none is."""
+    return precision_macro(predicted, gold, weights)
+
+
+def precision_micro(gold: Array, predicted: Array, weights: Array) -> Array:
+    """Precision over all decisions together; 0 if no label is predicted."""
+    return _ratio(weights @ (gold & predicted).sum(axis=1), weights @ predicted.sum(axis=1))
+
+
+def recall_micro(gold: Array, predicted: Array, weights: Array) -> Array:
+    """Recall over all decisions together; 0 if no label is in gold."""
+    return precision_micro(predicted, gold, weights)
+
+
+def mse(gold: Array, predicted: Array, weights: Array) -> Array:
+    """The mean squared error."""
+    return weights @ (gold - predicted) ** 2 / weights.sum(axis=1)
+
+
+def mae(gold: Array, predicted: Array, weights: Array) -> Array:
+    """The mean absolute error."""
+    return weights @ np.abs(gold - predicted) / weights.sum(axis=1)
 
 
 def f1_macro(gold: Array, predicted: Array, weights: Array) -> Array:
@@ -133,11 +187,25 @@ METRICS: dict[str, Metric] = {
         Metric("f1", "F1", ("label",), f1),
         Metric("f1-macro", "Macro F1", ("label", "labels"), f1_macro),
         Metric("f1-micro", "Micro F1", ("label", "labels"), f1_micro),
+        Metric("precision", "Precision", ("label",), precision),
+        Metric("precision-macro", "Macro precision", ("label", "labels"), precision_macro),
+        Metric("precision-micro", "Micro precision", ("labels",), precision_micro),
+        Metric("recall", "Recall", ("label",), recall),
+        Metric("recall-macro", "Macro recall", ("label", "labels"), recall_macro),
+        Metric("recall-micro", "Micro recall", ("labels",), recall_micro),
         Metric("matthews", "Matthews correlation", ("label",), matthews),
         Metric("pearson", "Pearson correlation", ("score",), pearson),
         Metric("spearman", "Spearman correlation", ("score",), spearman),
+        Metric("mse", "Mean squared error", ("score",), mse),
+        Metric("mae", "Mean absolute error", ("score",), mae),
     )
 }
+OF_ONE_LABEL = ("f1", "precision", "recall")  # also as f1:LABEL
+LOWER_IS_BETTER = {
+    "perplexity": "likelihood, which is 1 / perplexity",
+    "mse": "pearson or spearman",
+    "mae": "pearson or spearman",
+}  # with the metrics to choose by in their place
 
 
 # Metrics that are ratios of sums, computed by the task kinds. For questions: over all, over those with an answer, and
@@ -163,15 +231,16 @@ def default_metric(kind: Kind, labels: Sequence[str]) -> str:
     return {**others, "tags": tags}[kind]
 
 
-def positive_label(labels: Sequence[str]) -> str:
-    """The positive label of two for F1: the second, as in no/yes, 0/1, negative/positive or ham/spam.
+def positive_label(labels: Sequence[str], metric: str = "f1") -> str:
+    """The positive label of two: the second, as in no/yes, 0/1, negative/positive or ham/spam.
 
     If the second label negates the first, the first is positive: `equivalent` of `equivalent` and `not_equivalent`,
     `acceptable` of `acceptable` and `unacceptable`.
     """
     if len(labels) != 2:
         raise DataError(
-            f"f1 needs two labels, but the task has {len(labels)}. Use f1-macro, or name one label as in f1:LABEL."
+            f"{metric} needs two labels, but the task has {len(labels)}. Use {metric}-macro, or name one label as in "
+            f"{metric}:LABEL."
         )
     first, second = labels
     return first if second.casefold().endswith(first.casefold()) else second
@@ -180,10 +249,10 @@ def positive_label(labels: Sequence[str]) -> str:
 def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise unless the best model can be selected by `metric`: higher must be better."""
     check_metric(metric, kind, labels)
-    if metric == "perplexity":
+    if metric in LOWER_IS_BETTER:
         raise DataError(
-            "Cannot select the best model by perplexity (lower is better). Use likelihood, which is 1 / perplexity; "
-            "a trained task can be evaluated by either."
+            f"Cannot select the best model by {metric} (lower is better). Use {LOWER_IS_BETTER[metric]}; a trained "
+            "task can be evaluated by any metric."
         )
 
 
@@ -196,6 +265,9 @@ def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
             raise DataError(
                 f"f1-entities needs tags such as B-PER, I-PER and O; found {', '.join(labels[:10])}. Use accuracy."
             )
+        return
+    if ranks(metric) and kind in RANKING_KINDS:
+        ranked_labels(metric, labels, None)
         return
     sample = {"label": np.zeros(1, int), "labels": np.zeros((1, len(labels)), bool), "score": np.zeros(1)}[kind]
     _measure(metric, sample, sample, labels)
@@ -220,9 +292,25 @@ def bootstrap(
 
     A seed draws the same rows for all predictions and metrics, so their intervals are comparable.
     """
-    kind, measure = _measure(metric, np.asarray(gold), np.asarray(predicted), labels)
-    true, chosen, row = _distinct_rows(kind, np.asarray(gold), np.asarray(predicted), len(labels))
+    gold, predicted = np.asarray(gold), np.asarray(predicted)
+    kind, measure = _measure(metric, gold, predicted, labels)
+    count = len(labels)
+    if kind == "label" and count > MANY_LABELS:
+        gold, predicted, measure, count = _renumbered(gold, predicted, measure)
+    true, chosen, row = _distinct_rows(kind, gold, predicted, count)
     return _interval(partial(measure, true, chosen), row, len(true), resamples, seed, level)
+
+
+def _renumbered(
+    gold: Array, predicted: Array, measure: Callable[..., Array]
+) -> tuple[Array, Array, Callable[..., Array], int]:
+    """Labels renumbered without those that are in neither gold nor predicted, and how many are left. No metric changes:
+    a label without rows counts nowhere. With many labels, most have no rows, and arrays by label stay small."""
+    given = measure.keywords if isinstance(measure, partial) else {}
+    present = np.unique(np.concatenate([gold, predicted, np.array(list(given.values()), int)]))
+    if given:
+        measure = partial(f1, positive=int(np.searchsorted(present, given["positive"])))
+    return np.searchsorted(present, gold), np.searchsorted(present, predicted), measure, len(present)
 
 
 def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:
@@ -232,7 +320,14 @@ def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, leve
         numerator, denominator = (weights @ counts).T
         return _ratio(numerator, denominator)
 
-    return _interval(measure, np.arange(len(counts)), len(counts), resamples, seed, level)
+    return bootstrap_of(measure, len(counts), resamples, level, seed)
+
+
+def bootstrap_of(
+    measure: Callable[[Array], Array], rows: int, resamples: int, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """The value and interval of a function of the rows' weights [r, n] → [r]."""
+    return _interval(measure, np.arange(rows), rows, resamples, seed, level)
 
 
 def _interval(
@@ -248,7 +343,9 @@ def _interval(
     for start in range(0, resamples, at_once):
         drawn = row[generator.integers(len(row), size=(min(at_once, resamples - start), len(row)))]
         values.append(measure(_counts(drawn, distinct)))
-    low, high = np.quantile(np.concatenate(values), [(1 - level) / 2, (1 + level) / 2])
+    found = np.concatenate(values)
+    found = found[~np.isnan(found)]  # a resample may lack what the metric needs
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2]) if len(found) else (value, value)
     return Interval(value, float(low), float(high))
 
 
@@ -262,8 +359,9 @@ def _counts(drawn: Array, distinct: int) -> Array:
 def _measure(metric: str, gold: Array, predicted: Array, labels: Sequence[str]) -> tuple[Kind, Callable[..., Array]]:
     """The kind of the arrays and the function of the metric; raises if metric, arrays and labels do not fit."""
     name, _, chosen = metric.partition(":")
-    if name not in METRICS or (chosen and name != "f1"):
-        raise DataError(f"unknown metric {metric!r}. Expected one of {', '.join(METRICS)}, or f1:LABEL.")
+    if name not in METRICS or (chosen and name not in OF_ONE_LABEL):
+        known = ", ".join([*METRICS, *RANKING])
+        raise DataError(f"unknown metric {metric!r}. Expected one of {known}, or one label's, as in f1:LABEL.")
     if gold.shape != predicted.shape or not len(gold):
         raise DataError(f"gold {gold.shape} and predicted {predicted.shape} must have one shape and at least one row.")
     kind = _kind(gold)
@@ -282,11 +380,11 @@ def _measure(metric: str, gold: Array, predicted: Array, labels: Sequence[str]) 
             raise DataError(
                 f"gold and predicted have label numbers {low} to {high}, but there are {len(labels)} labels."
             )
-    if name != "f1":
+    if name not in OF_ONE_LABEL:
         return kind, METRICS[name].measure
     if chosen and chosen not in labels:
         raise DataError(f"{metric}: no label {chosen!r}. Known labels: {', '.join(labels)}.")
-    return kind, partial(f1, positive=list(labels).index(chosen or positive_label(labels)))
+    return kind, partial(METRICS[name].measure, positive=list(labels).index(chosen or positive_label(labels, name)))
 
 
 def _kind(array: Array) -> Kind | None:
@@ -306,5 +404,5 @@ def _distinct_rows(kind: Kind, gold: Array, predicted: Array, labels: int) -> tu
         both, row = np.unique(np.hstack([gold, predicted]), axis=0, return_inverse=True)
         return both[:, :labels], both[:, labels:], row.reshape(-1)
     cells, row = np.unique(gold.astype(int) * labels + predicted, return_inverse=True)
-    one_hot = np.eye(labels, dtype=bool)
-    return one_hot[cells // labels], one_hot[cells % labels], row
+    every = np.arange(labels)
+    return cells[:, None] // labels == every, cells[:, None] % labels == every, row

@@ -8,18 +8,19 @@ column name in quotes: it is read with the quoting rules of CSV.
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import json
 import re
-import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.formatting import listed
+from intarsia.tasks.content import READ_ERRORS, ROW_BYTES, Budget, damaged, open_content, raw_lines
+from intarsia.tasks.parquet import parquet_rows
 
 FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "txt")
 COMPRESSIONS = ("", ".gz", ".zst")
@@ -34,7 +35,7 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
 
     A bad path raises at once. Bad content raises when the iterator reaches it.
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     name = data_format(path)
     check_exists(path)
     if path.is_dir():
@@ -44,17 +45,18 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
             f"{path}: unknown file ending {''.join(path.suffixes) or '(none)'}. "
             f"Known endings: {KNOWN_ENDINGS}. Rename or convert the file."
         )
+    budget = Budget(path)
     if name == "parquet":
-        rows = _parquet_rows(path)
+        rows = parquet_rows(path, budget)
     elif name == "json":
         rows = _squad_rows(path)
     elif name in ("jsonl", "ndjson"):
-        rows = _json_rows(path)
+        rows = _json_rows(path, budget)
     elif name == "txt":
-        rows = _text_rows(path)
+        rows = _text_rows(path, budget)
     else:
-        rows = _separated_rows(path, tabs=name == "tsv")
-    return _require_rows(path, rows)
+        rows = _separated_rows(path, budget, tabs=name == "tsv")
+    return _require_rows(path, rows, budget)
 
 
 def data_format(path: Path) -> str | None:
@@ -73,6 +75,17 @@ def stem(path: Path) -> str:
     return re.sub(r"-v\d(\.\d)?$", "", name) if data_format(path) == "json" else name
 
 
+def local_path(source: str | Path) -> Path:
+    """Return a path with `~` expanded; raise if no file can have this name."""
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+        return path
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{str(source)[:200]!r} is not a usable path: {reason}. Check the path.") from error
+
+
 def check_exists(path: Path) -> None:
     """Raise if a path does not exist; the message suggests similar names."""
     if path.exists():
@@ -85,41 +98,22 @@ def check_exists(path: Path) -> None:
     raise DataError(f"{path} does not exist. {hint}")
 
 
-def _require_rows(path: Path, rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
+def _require_rows(path: Path, rows: Iterator[NumberedRow], budget: Budget) -> Iterator[NumberedRow]:
     """Yield the rows; raise at the end if there was none."""
     count = 0
     for count, row in enumerate(rows, 1):  # noqa: B007
+        budget.spend(ROW_BYTES)
         yield row
     if not count:
         raise DataError(f"{path} is empty. Expected at least one row of data.")
 
 
-def _open(path: Path) -> BinaryIO:
-    """The file's bytes, decompressed."""
-    ending = path.suffix.lower()
-    if ending == ".gz":
-        return cast(BinaryIO, gzip.open(path))
-    if ending == ".zst":
-        import pyarrow as pa
-
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return path.open("rb")
-
-
-def _damaged(path: Path, error: Exception, lines: int = 0) -> DataError:
-    """The error for a file that cannot be read, after `lines` lines."""
-    if isinstance(error, PermissionError):
-        return DataError(f"{path} cannot be read: permission denied. Change its permissions.")
-    place = f" after line {lines}" if lines else ""
-    return DataError(f"{path} is damaged or truncated{place} ({error}). Download or compress the file again.")
-
-
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, budget: Budget) -> Iterator[str]:
     """Yield decoded lines with their line ends. Only newlines end a line: U+2028 in a text does not break a row."""
     number = 0
     try:
-        with closing(_open(path)) as stream:
-            for number, raw in enumerate(stream, 1):
+        with closing(open_content(path, budget)) as stream:
+            for number, raw in enumerate(raw_lines(path, stream), 1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -128,8 +122,8 @@ def _lines(path: Path) -> Iterator[str]:
                         f"{error.start + 1} of the line). Save the file as UTF-8."
                     ) from error
                 yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error, number) from error
+    except READ_ERRORS as error:
+        raise damaged(path, error, number) from error
 
 
 def _squad_rows(path: Path) -> Iterator[NumberedRow]:
@@ -144,16 +138,16 @@ def _squad_rows(path: Path) -> Iterator[NumberedRow]:
         }  # fmt: skip
 
 
-def _json_rows(path: Path) -> Iterator[NumberedRow]:
-    for number, line in enumerate(_lines(path), 1):
+def _json_rows(path: Path, budget: Budget) -> Iterator[NumberedRow]:
+    for number, line in enumerate(_lines(path, budget), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers of too many digits, and deep nesting
+            place = f"{error.msg}, at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise DataError(
-                f"{path}, line {number}: malformed JSON ({error.msg}, at character {error.colno}). "
-                f"Expected one JSON object on each line."
+                f"{path}, line {number}: malformed JSON ({place}). Expected one JSON object on each line."
             ) from error
         if not isinstance(row, dict):
             raise DataError(
@@ -163,15 +157,16 @@ def _json_rows(path: Path) -> Iterator[NumberedRow]:
         yield number, row
 
 
-def _text_rows(path: Path) -> Iterator[NumberedRow]:
+def _text_rows(path: Path, budget: Budget) -> Iterator[NumberedRow]:
     """Yield every line. Blank lines may separate texts, so they are kept."""
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_lines(path, budget), 1):
         yield number, {"text": line.strip()}
 
 
-def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:
+def _separated_rows(path: Path, budget: Budget, tabs: bool) -> Iterator[NumberedRow]:
     """Yield the rows of a TSV (`tabs`) or CSV file."""
-    records = _tab_records(path) if tabs else _quoted_records(path, _lines(path), ",")
+    lines = _lines(path, budget)
+    records = _tab_records(path, lines) if tabs else _quoted_records(path, lines, ",")
     header: list[str] | None = None
     for number, fields in records:
         if header is None:
@@ -181,7 +176,7 @@ def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:
             cause = "A line break or tab inside a text" if tabs else "An unquoted comma or line break inside a text"
             raise DataError(
                 f"{path}, line {number}: too {wrong} fields: {len(fields)}, but the header names {len(header)} "
-                f"({', '.join(header)}). {cause} may be the cause; correct or quote the row."
+                f"({listed(header)}). {cause} may be the cause; correct or quote the row."
             )
         else:
             yield number, dict(zip(header, fields, strict=True))
@@ -190,7 +185,7 @@ def _separated_rows(path: Path, tabs: bool) -> Iterator[NumberedRow]:
 def _header(path: Path, fields: list[str], tabs: bool) -> list[str]:
     """The checked column names."""
     header = [field.strip() for field in fields]
-    twice = sorted({name for name in header if name and header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if name and count > 1)
     if twice:
         raise DataError(f"{path}: the header has the column {twice[0]!r} more than once. Rename one of them.")
     other = [mark for mark in (";", "\t", ",") if mark in header[0]]
@@ -202,9 +197,9 @@ def _header(path: Path, fields: list[str], tabs: bool) -> list[str]:
     return header
 
 
-def _tab_records(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _tab_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and fields of each record of a TSV file."""
-    for number, line in enumerate(lines := _lines(path), 1):
+    for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n").split("\t")
         if number == 1 and all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields):
             yield number, [field[1:-1] for field in fields]
@@ -231,20 +226,3 @@ def _quoted_records(
             f"{path}, row beginning at line {number}: broken quoting ({error}). A text with a comma, a quote or a "
             f'line break must be quoted, and quotes inside it must be doubled ("").'
         ) from error
-
-
-def _parquet_rows(path: Path) -> Iterator[NumberedRow]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with closing(_open(path)) as stream:
-            # Parquet needs to seek, and a compressed stream cannot.
-            source = stream if path.suffix.lower() == ".parquet" else pa.BufferReader(stream.read())
-            number = 0
-            for batch in parquet.ParquetFile(source).iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise _damaged(path, error) from error

@@ -10,7 +10,7 @@ from typing import Any
 from intarsia.errors import DataError
 from intarsia.tasks.examples import Example, Question, Sentence
 from intarsia.tasks.hub import load_hub
-from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, read_rows, stem
+from intarsia.tasks.reading import KNOWN_ENDINGS, RawRow, data_format, local_path, read_rows, stem
 from intarsia.tasks.tables import SPLIT_NAMES, Gathered, RawTable
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
@@ -56,7 +56,7 @@ def _table_of_objects(name: str, items: Iterable[Any]) -> RawTable:
 def _table_of_part(name: str, part: Any) -> RawTable:
     """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
-        return table_of_file(Path(part).expanduser())
+        return table_of_file(local_path(part))
     if isinstance(part, Iterable) and not isinstance(part, Mapping):
         return _table_of_objects(name, part)
     raise DataError(f"{name}: expected a list of examples or the path of a file, found a {type(part).__name__}.")
@@ -90,7 +90,7 @@ def _row(name: str, number: int, item: Any) -> RawRow:
 
 def _from_name(source: str | Path) -> Gathered:
     """The tables of a path or a hub name."""
-    path = Path(source).expanduser()
+    path = local_path(source)
     if path.is_dir():
         return _from_folder(path)
     if path.exists() or isinstance(source, Path):

@@ -20,12 +20,14 @@ from torch import Tensor
 from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
+from intarsia.formatting import shown
 from intarsia.tasks import squad_score
 from intarsia.tasks.examples import Example, Kind, Question
 from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.intervals import widened
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
-from intarsia.tasks.task_kind import TaskKind
+from intarsia.tasks.task_kind import TaskKind, Tuning
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -157,7 +159,13 @@ class Spans(TaskKind):
             return ""
         return decoded.candidates[0].text
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
+    def tune(
+        self,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        tuning: Tuning = Tuning(),  # noqa: B008 (a frozen value)
+    ) -> dict[str, Any]:
         """The threshold that gives the best F1 on these examples; nothing if all questions have answers."""
         if not self.no_answer:
             return {}
@@ -202,7 +210,8 @@ class Spans(TaskKind):
             gold = [text for _, text in _gold(example)]
             counted = not part or (part == "answered") == bool(gold)
             counts.append((score(self.answer(decoded), gold, v2=v2), 1.0) if counted else (0.0, 0.0))
-        return bootstrap_ratio(np.array(counts), resamples=resamples)
+        found = bootstrap_ratio(np.array(counts), resamples=resamples)
+        return widened(found, sum(counted for _, counted in counts)) if resamples else found
 
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
@@ -257,7 +266,7 @@ def read_question(row: Mapping[str, Any], question: str, context: str, answers: 
     """
     for column in (question, context):
         if not isinstance(row.get(column), str) or not row[column].strip():
-            raise DataError(f"{where}: {column} is {row.get(column)!r}. Expected a text.")
+            raise DataError(f"{where}: {column} is {shown(row.get(column))}. Expected a text.")
     found = None if answers is None else _answers(plain(row.get(answers)), row[context], where)
     if found and row.get("is_impossible"):
         raise DataError(f"{where}: has answers, but is_impossible is set. Correct it, or drop the question.")
@@ -272,15 +281,16 @@ def _answers(given: Any, context: str, where: str) -> tuple[tuple[int, str], ...
         else:
             found = [(answer["answer_start"], answer["text"]) for answer in given]
         pairs = [(int(start), text) for start, text in found]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{where}: {given!r} cannot be read as answers. Expected a list of objects with text and answer_start."
+            f"{where}: {shown(given)} cannot be read as answers. Expected a list of objects with text and answer_start."
         ) from None
     for start, text in pairs:
         found_text = context[start : start + len(text)] if start >= 0 and isinstance(text, str) else ""
         if not text or found_text != text:
             raise DataError(
-                f"{where}: the answer {text!r} is not at character {start} of the context; {found_text!r} is there. "
+                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found_text)} is "
+                "there. "
                 "Correct it, or drop the question."
             )
     return tuple(pairs)

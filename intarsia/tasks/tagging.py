@@ -20,9 +20,11 @@ from torch import Tensor
 from intarsia.encoder.packed import Segment, lengths_of
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
+from intarsia.formatting import shown
 from intarsia.tasks.entities import entities, has_entities
 from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.intervals import widened
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
 from intarsia.tasks.task_kind import TaskKind
@@ -113,7 +115,8 @@ class Tags(TaskKind):
         found = [[tag for tag, _ in sentence] for sentence in self.tagged(examples, inputs, predictions)]
         count = _count_right_words if metric == "accuracy" else _count_right_entities
         counts = [count(_tags(example), tags) for example, tags in zip(examples, found, strict=True)]
-        return bootstrap_ratio(np.array(counts, float), resamples=resamples)
+        measured = bootstrap_ratio(np.array(counts, float), resamples=resamples)
+        return widened(measured, sum(with_any > 0 for _, with_any in counts)) if resamples else measured
 
     def tagged(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
@@ -148,10 +151,11 @@ class Tags(TaskKind):
 
     def parse_request(self, text: Any, task: str, pairs: bool) -> Example:
         """A sentence, given as a list of words or as a text that is split at white space."""
-        words = tuple(text.split()) if isinstance(text, str) else tuple(text)
-        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        words = tuple(text.split()) if isinstance(text, str) else text
+        known = isinstance(words, list | tuple) and bool(words)
+        if not known or not all(isinstance(word, str) and word.strip() for word in words):
             raise IntarsiaError(f"the task {task!r} tags words: give a text, or a list of words, not {text!r}.")
-        return Sentence.of(words)
+        return Sentence.of(tuple(words))
 
 
 def read_sentence(row: Mapping[str, Any], words: str, tags: str, where: str) -> Sentence:
@@ -169,10 +173,10 @@ def _strings(value: Any, where: str, name: str, words: Any = None) -> tuple[str,
     value = plain(value)
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where}: expected a list of {name}, found {value!r}.")
+        raise DataError(f"{where}: expected a list of {name}, found {shown(value)}.")
     for number, item in enumerate(items, 1):
         if not isinstance(item, str) or not item.strip():
-            raise DataError(f"{where}: item {number} is {item!r}. Expected a text.")
+            raise DataError(f"{where}: item {number} is {shown(item)}. Expected a text.")
     if not items:
         raise DataError(f"{where}: the list is empty. Fill it in, or drop the row.")
     if words is not None and len(items) != len(read_words(words, where)):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,13 +19,26 @@ from torch import Tensor
 from intarsia.encoder import rowwise
 from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
+from intarsia.tasks.calibration import find_temperature, tempered
 from intarsia.tasks.examples import Example, Kind
 from intarsia.tasks.heads import Head, Pooling
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.metrics import Interval, bootstrap
+from intarsia.tasks.intervals import interval, ranking_interval
+from intarsia.tasks.metrics import Interval, check_metric
+from intarsia.tasks.ranking import ranks
+from intarsia.tasks.thresholds import USUAL, find_thresholds
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is chosen on the dev part."""
+
+    metric: str = ""  # that selects the best epoch
+    calibrate: bool = True  # find a temperature
+    threshold: float | None = None  # for all of several labels; None: find one for each
 
 
 @dataclass(frozen=True)
@@ -73,6 +87,8 @@ class TaskKind:
     # Scores are learned in standard units: (score - mean) / spread, both taken from the training examples.
     mean: float = 0.0
     spread: float = 1.0
+    temperature: float = 1.0  # divides the logits of labels (calibration.py)
+    thresholds: tuple[float, ...] = ()  # of several labels, one each (thresholds.py); empty: 0.5
 
     @classmethod
     def learn(cls, kind: Kind, labels: tuple[str, ...], train: Sequence[Example]) -> TaskKind:
@@ -84,7 +100,10 @@ class TaskKind:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that an inlay stores beside kind and labels."""
-        return {"mean": self.mean, "spread": self.spread} if self.kind == "score" else {}
+        if self.kind == "score":
+            return {"mean": self.mean, "spread": self.spread}
+        stored: dict[str, Any] = {} if self.temperature == 1.0 else {"temperature": self.temperature}
+        return {**stored, "thresholds": list(self.thresholds)} if self.thresholds else stored
 
     # The head and its inputs.
 
@@ -149,6 +168,14 @@ class TaskKind:
             return F.binary_cross_entropy_with_logits(logits, targets)
         return F.mse_loss(logits[:, 0], targets)
 
+    def weighted_loss(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """The mean loss over the rows, with a weight for each label [k]; for the kinds `label` and `labels`."""
+        if self.kind == "label":
+            losses = F.cross_entropy(logits, targets, reduction="none")
+            return (losses * weights[targets]).mean()
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        return (losses * torch.where(targets > 0, weights, 1.0)).mean()
+
     # Predictions and their score.
 
     def predictions(self, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
@@ -161,6 +188,8 @@ class TaskKind:
     def probabilities(self, logits: Tensor) -> np.ndarray:
         """Probabilities [V, k] of the labels; for scores the scores themselves [V, 1]."""
         logits = logits.detach().float().cpu()
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
         if self.kind == "label":
             return torch.softmax(logits, -1).numpy()
         if self.kind == "labels":
@@ -171,15 +200,55 @@ class TaskKind:
         """Predicted labels in the form of `gold`."""
         if self.kind == "label":
             return probabilities.argmax(-1)
-        return probabilities >= 0.5 if self.kind == "labels" else probabilities[:, 0]
+        return probabilities >= self.limits if self.kind == "labels" else probabilities[:, 0]
 
-    def tune(self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Settings that are chosen on the dev part, such as a threshold; none here."""
-        return {}
+    @property
+    def limits(self) -> np.ndarray:
+        """The probability from which each label applies, for several labels [k]."""
+        return np.array(self.thresholds or [USUAL] * len(self.labels))
+
+    def tune(
+        self,
+        examples: Sequence[Example],
+        inputs: Inputs,
+        predictions: Sequence[np.ndarray],
+        tuning: Tuning = Tuning(),  # noqa: B008 (a frozen value)
+    ) -> dict[str, Any]:
+        """Settings that are chosen on the dev part: the temperature, and thresholds for several labels."""
+        if self.kind not in ("label", "labels") or self.reads_tokens:
+            return {}
+        gold, probabilities = self.gold(examples), np.stack(list(predictions))
+        found: dict[str, Any] = {}
+        if tuning.calibrate:
+            found["temperature"] = find_temperature(self.kind, probabilities, gold)
+        if self.kind == "labels":
+            if tuning.threshold is not None:
+                found["thresholds"] = [tuning.threshold] * len(self.labels)
+            else:
+                calibrated = tempered(self.kind, probabilities, found.get("temperature", 1.0))
+                found["thresholds"] = list(find_thresholds(calibrated, gold, tuning.metric))
+        return found
 
     def tuned(self, found: Mapping[str, Any]) -> TaskKind:
         """This task kind with the settings that `tune` found."""
-        return self
+        chosen = {"temperature": found.get("temperature"), "thresholds": found.get("thresholds")}
+        if chosen["thresholds"] is not None:
+            chosen["thresholds"] = tuple(chosen["thresholds"])
+        return dataclasses.replace(self, **{name: value for name, value in chosen.items() if value is not None})
+
+    def at_threshold(self, threshold: float) -> TaskKind:
+        """This task kind with one threshold for all of several labels."""
+        if self.kind != "labels":
+            raise IntarsiaError(f"a threshold is for tasks with several labels of n; this task's kind is {self.kind}.")
+        if not 0 < threshold < 1:
+            raise IntarsiaError(f"threshold is a probability and must be between 0 and 1, not {threshold}.")
+        return dataclasses.replace(self, thresholds=(threshold,) * len(self.labels))
+
+    def retempered(self, predictions: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Predictions that were made without this temperature, with it. Only thresholds depend on the difference."""
+        if self.kind != "labels" or self.temperature == 1.0:
+            return predictions
+        return list(tempered(self.kind, np.stack(list(predictions)), self.temperature))
 
     def measure(
         self,
@@ -189,9 +258,13 @@ class TaskKind:
         predictions: Sequence[np.ndarray],
         resamples: int,
     ) -> Interval:
-        """The metric of the predictions with its bootstrap interval; `predictions` has one array per row."""
-        predicted = self.decide(np.stack(list(predictions)))
-        return bootstrap(metric, self.gold(examples), predicted, labels=self.labels, resamples=resamples)
+        """The metric of the predictions with its interval; `predictions` has one array per row."""
+        stacked, gold = np.stack(list(predictions)), self.gold(examples)
+        if ranks(metric):
+            check_metric(metric, self.kind, self.labels)
+            one_hot = gold if self.kind == "labels" else np.eye(len(self.labels), dtype=bool)[gold]
+            return ranking_interval(metric, one_hot, stacked, self.labels, resamples=resamples)
+        return interval(metric, gold, self.decide(stacked), labels=self.labels, resamples=resamples)
 
     def always(self, examples: Sequence[Example], predictions: Sequence[np.ndarray]) -> str | None:
         """The label if all rows get the same one although their true labels differ (a collapsed run), else None."""
@@ -209,8 +282,11 @@ class TaskKind:
                 raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
             return Example(text)
         if not pairs:
-            raise IntarsiaError(f"the task {task!r} is over single texts, but a pair was given.")
-        return Example(text[0], text[1])
+            raise IntarsiaError(f"the task {task!r} is over single texts: give a text, not {type(text).__name__}.")
+        match text:
+            case [str(first), str(second)]:
+                return Example(first, second)
+        raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
 
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]
@@ -224,6 +300,7 @@ class TaskKind:
             return {"score": float(row[0])}
         table = {label: float(p) for label, p in zip(self.labels, row, strict=True)}
         if self.kind == "labels":
-            return {"labels": [label for label, p in table.items() if p >= 0.5], "probabilities": table}
+            chosen = [label for label, p, limit in zip(self.labels, row, self.limits, strict=True) if p >= limit]
+            return {"labels": chosen, "probabilities": table}
         best = int(row.argmax())
         return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}

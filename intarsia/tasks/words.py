@@ -22,6 +22,7 @@ from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.examples import Cloze, Example
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.inputs import Inputs
+from intarsia.tasks.intervals import FEW, widened
 from intarsia.tasks.masking import Vocabulary, hide, row_generator, step_generator
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
 from intarsia.tasks.task_kind import TaskKind
@@ -132,11 +133,15 @@ class Words(TaskKind):
         counts = np.zeros((len(examples), 2))
         for owner, row in zip(inputs.owners, predictions, strict=True):
             counts[owner] += row["right" if metric == "accuracy" else "log_probability"].sum(), len(row)
-        found = bootstrap_ratio(counts[counts[:, 1] > 0], resamples=resamples)
+        counts = counts[counts[:, 1] > 0]
+        found = bootstrap_ratio(counts, resamples=resamples)
         if metric == "accuracy":
-            return found
+            return widened(found, len(counts)) if resamples else found
+        few = bool(resamples) and len(counts) < FEW
         value, low, high = (math.exp(mean) for mean in found)
-        return Interval(value, low, high) if metric == "likelihood" else Interval(1 / value, 1 / high, 1 / low)
+        likelihood = metric == "likelihood"
+        bounds = Interval(value, low, high) if likelihood else Interval(1 / value, 1 / high, 1 / low)
+        return bounds.marked(few)
 
     def describe_all(
         self, examples: Sequence[Example], inputs: Inputs, predictions: Sequence[np.ndarray]

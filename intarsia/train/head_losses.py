@@ -64,7 +64,7 @@ class HeadLosses:
         return self.on_device[self.ranges[name]]
 
     def fill(self, steps: Sequence[tuple[Run, np.ndarray]]) -> None:
-        """Write each run's targets and learning rate on the host and start their copy to the device."""
+        """Write each run's weighted targets and learning rate on the host and start their copy to the device."""
         self.turn = (self.turn + 1) % RING
         if self.copied:
             self.copied[self.turn].synchronize()
@@ -114,8 +114,11 @@ class HeadLosses:
         real = real[:, None, :].expand_as(logits)
         targets = self["targets"].view(logits.shape)
         masked = torch.where(real, logits, 0.0)
-        one_label = torch.where(real, logits, -torch.inf).logsumexp(-1) - (targets * masked).sum(-1)
-        several_labels = F.binary_cross_entropy_with_logits(masked, targets, reduction="none")
+        # The target of a true label is its weight in the loss, which is 1 without class weights.
+        one_label = torch.where(real, logits, -torch.inf).logsumexp(-1) * targets.sum(-1) - (targets * masked).sum(-1)
+        applies = (targets > 0).float()
+        several_labels = F.binary_cross_entropy_with_logits(masked, applies, reduction="none")
+        several_labels = several_labels * torch.where(targets > 0, targets, 1.0)
         several_labels = torch.where(real, several_labels, 0.0).sum(-1) / counts.clamp_min(1.0)
         score = (masked[..., 0] - targets[..., 0]) ** 2
         losses = torch.where(kinds == 0.0, one_label, torch.where(kinds == 1.0, several_labels, score))

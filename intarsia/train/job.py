@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ from intarsia.tasks.heads import Pooling
 from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.train.optimizer import AdamSettings
 
+BALANCED = "balanced"
+DEFAULTS = {"class_weights": None, "calibrate": True, "threshold": None}
 FEWEST_STEPS = 200  # on a few hundred texts, a recipe's epochs give too few steps to learn much
 
 
@@ -35,6 +38,9 @@ class Settings:
     )
     metric: str | None = None  # the metric that selects the best checkpoint; None: the task kind's default
     seed: int = 0
+    class_weights: str | Mapping[str, float] | None = None  # "balanced", or a weight for each label
+    calibrate: bool = True  # find a temperature on the dev part
+    threshold: float | None = None  # for several labels, all of them; None: find one for each on the dev part
 
     @classmethod
     def for_method(cls, method: Method, **given: Any) -> Settings:
@@ -76,6 +82,12 @@ class Settings:
             )
         if self.patience is not None and self.patience < 1:
             raise IntarsiaError(f"patience must be at least 1 epoch, not {self.patience}.")
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise IntarsiaError(f"threshold is a probability and must be between 0 and 1, not {self.threshold}.")
+        if isinstance(self.class_weights, str) and self.class_weights != BALANCED:
+            raise IntarsiaError(
+                f"class_weights {self.class_weights!r} is not known; expected {BALANCED!r} or a weight for each label."
+            )
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,11 @@ class Job:
 
     def describe(self) -> dict[str, Any]:
         """Return the method, pooling and settings as plain values (for JSON)."""
-        return {"method": to_dict(self.method), "pooling": self.pooling, **asdict(self.settings)}
+        settings = asdict(self.settings)
+        for name, default in DEFAULTS.items():  # left out, so that older checkpoints and results keep their keys
+            if settings[name] == default:
+                del settings[name]
+        return {"method": to_dict(self.method), "pooling": self.pooling, **settings}
 
     def key(self, encoder_fingerprint: str) -> str:
         """Return the key of this job's checkpoints, equal for jobs that would end with the same weights."""

@@ -26,8 +26,9 @@ from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kind_registry import kind_for
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import check_choosing, default_metric
-from intarsia.tasks.task_kind import TaskKind
+from intarsia.tasks.task_kind import TaskKind, Tuning
 from intarsia.train import checkpoint
+from intarsia.train.class_weights import weights_of
 from intarsia.train.features import ReadingProgress, pooled_states
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
@@ -64,6 +65,7 @@ def check_job(job: Job, shape: Shape) -> None:
             "at each step. Leave trunk_dropout on."
         )
     check_choosing(job.settings.metric or default_metric(data.kind, data.labels), data.kind, data.labels)
+    weights_of(job.settings.class_weights, data)  # raises if they do not fit
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Run:
         states_seconds = time.monotonic() - began
         train = self.tokens["train"]
         self.targets = self.task_kind.row_targets(data.train, train.inputs).to(encoder.device)
+        weights = weights_of(settings.class_weights, data)
+        self.class_weights = None if weights is None else weights.to(encoder.device)
         self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
         self.places = self.method.places(shape)
         self.phases = self.method.phases(shape)
@@ -181,11 +185,12 @@ class Run:
 
     @cached_property
     def target_values(self) -> np.ndarray:
-        """[rows, outputs] the targets of the training rows as floats: 1 for a true label, or the score."""
+        """[rows, outputs] the targets of the training rows as floats: a true label's weight (1), or the score."""
         targets = self.targets.cpu()
         if self.task_kind.kind == "label":
-            return F.one_hot(targets, self.task_kind.outputs).float().numpy()
-        return targets.view(len(targets), -1).float().numpy()
+            targets = F.one_hot(targets, self.task_kind.outputs)
+        values = targets.view(len(targets), -1).float()
+        return (values if self.class_weights is None else values * self.class_weights.cpu()).numpy()
 
     def slot_leaves(self, prefix: str) -> dict[str, Tensor]:
         """Return the leaves [slots, …] of all slots whose names begin with `prefix` ("method." or "head.")."""
@@ -220,7 +225,9 @@ class Run:
 
     def loss(self, logits: Tensor, rows: Sequence[int], segments: Sequence[Segment]) -> Tensor:
         """Return the mean loss of training rows."""
-        return self.task_kind.loss(logits, self.targets[list(rows)], segments)
+        if self.class_weights is None:
+            return self.task_kind.loss(logits, self.targets[list(rows)], segments)
+        return self.task_kind.weighted_loss(logits, self.targets[list(rows)], self.class_weights)
 
     def penalty(self) -> Tensor | None:
         """Return the penalty that the method adds to the loss; None if it has none."""
@@ -271,7 +278,8 @@ class Run:
         """Return the score of predictions for dev or test; `tuned`: values to use (None: those of the best epoch)."""
         examples = self.job.data.dev if part == "dev" else self.job.data.test
         task_kind = best_kind(self.task_kind, self.state) if tuned is None else self.task_kind.tuned(tuned)
-        return task_kind.measure(metric or self.metric, examples, self.tokens[part].inputs, list(predictions), 0).value
+        rows = task_kind.retempered(list(predictions))  # they were made without the temperature
+        return task_kind.measure(metric or self.metric, examples, self.tokens[part].inputs, list(rows), 0).value
 
     def end_epoch(self, epoch: int, mean_loss: float | None, predictions: Sequence[np.ndarray] | np.ndarray) -> None:
         """Add an epoch to the history and update the best checkpoint; `predictions`: those for each row of dev."""
@@ -282,7 +290,9 @@ class Run:
             entry["phase"] = self.phase.name
         if not self.last_phase:
             return
-        entry |= self.task_kind.tune(self.job.data.dev, self.tokens["dev"].inputs, list(predictions))
+        settings = self.job.settings
+        tuning = Tuning(self.metric, settings.calibrate, settings.threshold)
+        entry |= self.task_kind.tune(self.job.data.dev, self.tokens["dev"].inputs, list(predictions), tuning)
         value = entry[self.metric] = self.score("dev", predictions, entry)
         if (label := self.task_kind.always(self.job.data.dev, list(predictions))) is not None:
             entry["always"] = label

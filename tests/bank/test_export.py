@@ -71,11 +71,13 @@ def inlay(base: Encoder, method: Method, pooling: str = "mean", **changes: Any) 
     if "method.values" in tensors:
         everywhere = torch.randperm(sum(w.size for w in method.trained(shape)), generator=draw)  # type: ignore[attr-defined]
         tensors["method.index"] = everywhere[: tensors["method.values"].shape[0]].sort().values
+    counts = {"method": method.count(shape), "head": head.count(shape, method.row_width(shape))}
     known: dict[str, Any] = {
         "name": "task", "kind": "label", "labels": labels, "method": to_dict(method),
         "head": {**head.to_dict(), **changes.pop("head", {})},
         "encoder": {"name": base.name, "fingerprint": base.fingerprint, "tokenizer": base.tokenizer_fingerprint},
-        "parameters": {"base": shape.parameters}, "metrics": {}, "training": {"max_length": 16},
+        "parameters": {**counts, "total": sum(counts.values()), "base": shape.parameters},
+        "metrics": {}, "training": {"max_length": 16},
         "data": {"pairs": False}, "versions": {}, "parents": (), "created": "", "tensors": tensors,
     }  # fmt: skip
     return Inlay(**{**known, **changes})

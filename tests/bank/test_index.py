@@ -35,7 +35,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         monkeypatch.setattr(
             catalog,
             name,
-            lambda path, name=name, original=original: (files.append(f"{name} {path.name}"), original(path))[1],
+            lambda path, name=name, original=original, **options: (
+                files.append(f"{name} {path.name}"),
+                original(path, **options),
+            )[1],
         )
     yield files
 

@@ -219,8 +219,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         ({"tensors": {"method.c": torch.zeros(1, dtype=torch.complex64)}}, "complex64"),
         ({"training": {"path": Path("x")}}, r"training\.path holds a .*Path"),
         ({"labels": ("half \ud800",)}, "Unicode"),
-        ({"labels": (1, 2)}, "'labels' as a list of texts"),
-        ({"kind": None}, "'kind' as text"),
+        ({"labels": (1, 2)}, r"Expected str, got int - at \$\.labels\[0\]"),
+        ({"kind": None}, r"Expected str, got null - at \$\.kind"),
     ],
 )
 def test_what_cannot_be_read_again_is_not_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

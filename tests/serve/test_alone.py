@@ -160,7 +160,10 @@ def test_one_call_over_whole_sparse_and_small_tasks(bank: Bank) -> None:
 
 def served(bank: Bank) -> dict[str, Served]:
     inlays = {name: bank.store.load(name) for name in TASKS}
-    return {name: Served(name, inlay.interface, lambda inlay=inlay: inlay.learned) for name, inlay in inlays.items()}
+    return {
+        name: Served(name, inlay.interface, lambda inlay=inlay: inlay.learned_on(encoder()))
+        for name, inlay in inlays.items()
+    }
 
 
 def test_weights_of_few_tasks_are_kept_ready(bank: Bank) -> None:

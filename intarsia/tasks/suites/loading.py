@@ -42,7 +42,7 @@ def load(
     if task.pooled and found.state == "whole":
         kept = {"all": [row for own_rows in kept.values() for row in own_rows]}
     columns = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
-    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
+    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)  # type: ignore[arg-type]
     origin = {
         **loaded.source,
         "from": "files",

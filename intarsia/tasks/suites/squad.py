@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.formatting import shown
+from intarsia.tasks.content import READ_ERRORS, read_content
 from intarsia.tasks.suites.suite import FileLayout, Hub, Suite, SuiteTask
 
 
@@ -32,26 +34,26 @@ def read_squad(path: str | Path) -> list[SquadQuestion]:
 
 def read_bytes(path: Path) -> bytes:
     """The decompressed content of a file."""
-    import gzip
-
     try:
-        if path.suffix == ".zst":
-            import pyarrow as pa
-
-            with pa.input_stream(str(path), compression="zstd") as stream:
-                return bytes(stream.read())
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return read_content(path)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist. `intarsia data list squad` lists the files found.") from None
-    except (OSError, EOFError) as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path} is damaged or unreadable ({error}). Download the file again.") from error
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def questions(path: Path, content: bytes) -> list[SquadQuestion]:
     """The checked questions of a SQuAD file's content; `path` is for error messages."""
     found = []
     try:
-        for article in json.loads(content)["data"]:
+        for article in _parsed(content)["data"]:
             for paragraph in article["paragraphs"]:
                 for item in paragraph["qas"]:
                     answers = tuple((int(answer["answer_start"]), answer["text"]) for answer in item["answers"])
@@ -61,7 +63,7 @@ def questions(path: Path, content: bytes) -> list[SquadQuestion]:
                             item["id"], article["title"], paragraph["context"], item["question"], answers, impossible
                         )
                     )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
             f"{path}: not in SQuAD's format ({reason}). Expected data, paragraphs, qas, answers."
@@ -74,6 +76,9 @@ def questions(path: Path, content: bytes) -> list[SquadQuestion]:
 def _check(path: Path, question: SquadQuestion) -> None:
     """Raise unless the question has a text and its answers fit its context and `impossible`."""
     where = f"{path}, question {question.id}"
+    texts = (question.id, question.title, question.context, question.question, *(text for _, text in question.answers))
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{where}: id, title, context, question and answers must be texts. Download the file again.")
     if not question.question.strip():
         raise DataError(f"{where}: the question is empty. Expected a text; download the file again.")
     if question.impossible == bool(question.answers):
@@ -85,8 +90,8 @@ def _check(path: Path, question: SquadQuestion) -> None:
         found = question.context[start : start + len(text)] if start >= 0 else ""
         if not text or found != text:
             raise DataError(
-                f"{where}: the answer {text!r} is not at character {start} of the context; {found!r} is there. "
-                f"Download the file again, or drop the question."
+                f"{where}: the answer {shown(text)} is not at character {start} of the context; {shown(found)} is "
+                f"there. Download the file again, or drop the question."
             )
 
 

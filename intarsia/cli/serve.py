@@ -1,0 +1,113 @@
+"""The command that serves a bank over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intarsia.cli.shared import BankOption, DeviceOption, EncoderOption, PrecisionOption, app
+from intarsia.errors import IntarsiaError, check_extra
+from intarsia.service.options import ADMIN_KEY, API_KEY, Keys, Options, flag, variable
+
+if TYPE_CHECKING:
+    from intarsia.local_socket import Listener
+
+TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+OWN = {"bank": BankOption, "encoder": EncoderOption, "device": DeviceOption, "precision": PrecisionOption}
+DEFAULTS = {"bank": Path("bank"), "encoder": None, "device": "cpu", "precision": None}
+
+
+def serve(**given: Any) -> None:
+    """Serve the bank over HTTP, until SIGTERM or Ctrl-C.
+
+    Requests of all tasks share passes. The page is at [cyan]/[/], the API at
+    [cyan]/docs[/]. The environment variable [cyan]INTARSIA_API_KEY[/] sets the key of
+    users, [cyan]INTARSIA_ADMIN_KEY[/] the key of administrators. Each option is
+    also an environment variable: [cyan]--rows[/] is [cyan]INTARSIA_SERVE_ROWS[/].
+    """
+    check_extra("serve", "starlette", "uvicorn", "httptools", "uvloop", "msgspec")
+    from intarsia.serve.limits import Limits
+
+    values = {name: given.pop(name) for name in OWN}
+    chosen = {name: given.pop(name) for name in LIMITS}
+    limits = Limits(**{name: value for name, value in chosen.items() if value is not None})
+    options = Options(**given)
+    keys = Keys(os.environ.get(API_KEY), os.environ.get(ADMIN_KEY))
+    run(values["bank"], values["encoder"], values["device"], values["precision"], limits, options, keys)
+
+
+def run(
+    folder: Path, encoder: str | None, device: str, precision: str | None, limits: Any, options: Options, keys: Keys
+) -> None:
+    from intarsia.bank.bank import Bank
+    from intarsia.service.job_process import Worker
+    from intarsia.service.jobs import JobBoard
+    from intarsia.service.server import serve
+
+    if not folder.is_dir():
+        raise IntarsiaError(f"There is no bank at {folder}. Learn a task first (intarsia learn), or give --bank.")
+    bank = Bank(folder, encoder, device=device, precision=precision, limits=limits)
+    worker = Worker(str(folder.absolute()), encoder, device, precision)
+    jobs = JobBoard(folder, worker, options) if options.jobs else None
+
+    def announce(url: str, local: Listener | None) -> None:
+        from intarsia.cli import console
+
+        shown = {**dataclasses.asdict(options), **dataclasses.asdict(limits)}
+        count = len(bank.tasks())
+        console.err.print(f"Serving {count} tasks of {folder} at {url} (Ctrl-C ends)", markup=False)
+        if local is not None:
+            console.err.print(f"Unix socket: {local.path}", markup=False)
+        if not keys.any:
+            console.err.print(f"No key is set ({API_KEY}): every program of this machine may ask.", markup=False)
+        limits_line = " ".join(f"{k}={v}" for k, v in shown.items() if k not in ("host", "port", "socket"))
+        console.err.print(f"Limits: {limits_line}", markup=False)
+
+    serve(bank, options, keys, jobs, announce)
+
+
+def _signature() -> inspect.Signature:
+    """The command's parameters: those of other commands, and the fields of `Options`."""
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=OWN[name])
+        for name in OWN
+    ]
+    for field in dataclasses.fields(Options):
+        declared = (
+            f"{flag(field.name)}/--no-{field.name.replace('_', '-')}" if field.type == "bool" else flag(field.name)
+        )
+        option = typer.Option(declared, envvar=variable(field.name), help=field.metadata["help"])
+        parameters.append(
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
+                annotation=Annotated[TYPES[str(field.type)], option],
+            )
+        )  # fmt: skip
+    for name, help in LIMITS.items():
+        option = typer.Option(flag(name), envvar=variable(name), help=help, show_default="by the machine")
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[int | None, option]
+            )
+        )
+    return inspect.Signature(parameters)
+
+
+LIMITS = {
+    "pass_tokens": "Tokens of a pass, at most.",
+    "queue_tokens": "Tokens that wait, at most; more are refused with 429.",
+    "slots": "Tasks of one method shape on the device, at most.",
+    "slot_bytes": "Bytes of the slots of one method shape, at most.",
+    "host_bytes": "Bytes of inlays in host memory, at most.",
+    "own_weights": "Tasks on the device that carry weights of the base, at most.",
+    "readers": "Threads that read inlays.",
+}
+
+serve.__signature__ = _signature()  # type: ignore[attr-defined]
+serve.__annotations__ = {p.name: p.annotation for p in _signature().parameters.values()}
+app.command(rich_help_panel="The bank")(serve)

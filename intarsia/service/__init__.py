@@ -1,0 +1,1 @@
+"""The HTTP service: one ASGI application over a bank, with its jobs and its sockets."""

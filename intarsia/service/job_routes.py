@@ -1,0 +1,168 @@
+"""Jobs over HTTP: learn a task from rows or a file, follow it, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from intarsia import files
+from intarsia.files import DISK_FULL
+from intarsia.service import schemas
+from intarsia.service.errors import Failure
+from intarsia.service.jobs import JobBoard
+from intarsia.service.web import JSON, Operation, Query, Reply, Request
+
+REQUEST = msgspec.json.Decoder(schemas.JobRequest)
+SUFFIXES = {
+    "text/csv": ".csv",
+    "text/tab-separated-values": ".tsv",
+    "application/x-ndjson": ".jsonl",
+    "application/jsonl": ".jsonl",
+    "application/vnd.apache.parquet": ".parquet",
+    "text/plain": ".txt",
+}
+SSE = "text/event-stream"
+QUIET_SECONDS = 15.0  # after which a comment keeps a stream of events open
+OPTIONS = tuple(f for f in schemas.JobRequest.__struct_fields__ if f not in ("task", "rows"))
+
+
+def _board(request: Request) -> JobBoard:
+    board = request.service.jobs
+    if board is None:
+        raise Failure(403, "Jobs are switched off; start the service without --no-jobs.", code="jobs_off")
+    return board
+
+
+async def create(request: Request) -> Reply:
+    board = _board(request)
+    request.service.running()
+    kind = request.check_media((JSON, *SUFFIXES))
+    if kind == JSON:
+        most = request.service.options.job_bytes
+        body = await request.json(REQUEST, most)
+        options = {name: getattr(body, name) for name in OPTIONS if getattr(body, name) is not None}
+        task, rows = body.task, body.rows
+    else:
+        task, options = _from_query(request)
+        rows = None
+    await request.service.in_thread(_check, request, task, options.get("method"))
+    board.check_room(task)
+    try:
+        with board.new_folder() as folder:
+            if rows is not None:
+                lines = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+                await request.service.in_thread(files.replace, folder / "data.jsonl", [lines])
+            else:
+                with (folder / f"data{SUFFIXES[kind]}").open("wb") as file:
+                    async for part in request.chunks(request.service.options.job_bytes):
+                        file.write(part)
+            info = await request.service.in_thread(
+                board.add, folder, task, options, None if rows is None else len(rows)
+            )
+    except Failure as failure:
+        if failure.code == "bank_error":
+            raise Failure(507, failure.message) from failure
+        raise
+    except OSError as error:
+        reason = "The disk of the service is full" if error.errno in DISK_FULL else "The service cannot store the data"
+        raise Failure(507, f"{reason}; the job was not accepted.", close=True) from error
+    return Reply.json(info, 202, [("Location", f"/v1/jobs/{info.id}")])
+
+
+def _from_query(request: Request) -> tuple[str, dict[str, Any]]:
+    """The task and the options of a job whose data is a file."""
+    found: dict[str, Any] = request.query
+    if "task" not in found:
+        raise Failure(400, "The query parameter task is missing.", param="task")
+    try:
+        body = msgspec.convert({**found, "rows": [{}]}, schemas.JobRequest, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        raise Failure(422, f"{message}.", param=place.rstrip("`").lstrip(".") or None) from None
+    return body.task, {name: getattr(body, name) for name in OPTIONS if getattr(body, name) is not None}
+
+
+def _check(request: Request, task: str, method: str | None) -> None:
+    """Refuse what would fail in the job's process at once."""
+    from intarsia.methods import parse
+
+    request.service.bank.store.check_name(task)
+    if method is not None:
+        parse(method, ()).check(request.service.running().encoder.shape)
+
+
+async def jobs(request: Request) -> Reply:
+    return Reply.json(schemas.JobList(_board(request).infos()))
+
+
+async def job(request: Request) -> Reply:
+    return Reply.json(_board(request).job(request.part("id")).info)
+
+
+async def cancel(request: Request) -> Reply:
+    return Reply.json(_board(request).cancel(request.part("id")))
+
+
+async def events(request: Request) -> Reply:
+    """The events of a job as they happen; `Last-Event-ID` continues after an interruption."""
+    board, service = _board(request), request.service
+    id = request.part("id")
+    board.job(id)
+    if service.streams >= service.options.job_streams:
+        raise Failure(429, "Too many clients follow jobs.", code="too_many_streams", retry_after=10)
+    last = request.header(b"last-event-id") or ""
+    after = int(last) + 1 if last.isascii() and last.isdigit() and len(last) < 9 else 0
+    headers = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
+    return Reply(media=SSE, headers=headers, parts=_stream(request, board, id, after))
+
+
+async def _stream(request: Request, board: JobBoard, id: str, after: int) -> AsyncIterator[bytes]:
+    service, loop, news = request.service, asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(news.set)
+
+    unlisten = board.listen(wake)
+    service.streams += 1
+    try:
+        while True:
+            news.clear()
+            found, ended = board.events(id, after)
+            for number, event in found:
+                yield b"id: %d\nevent: %s\ndata: %s\n\n" % (number, event["event"].encode(), msgspec.json.encode(event))
+                after = number + 1
+            if ended or service.draining.is_set():
+                return
+            try:
+                await asyncio.wait_for(news.wait(), QUIET_SECONDS)
+            except TimeoutError:
+                yield b": still here\n\n"
+    finally:
+        service.streams -= 1
+        unlisten()
+
+
+def _options_as_query() -> tuple[Query, ...]:
+    schema = msgspec.json.schema(schemas.JobRequest)["$defs"]["JobRequest"]["properties"]
+    helps = {"task": "The task to learn, for a body that is a file.", "method": "As in `intarsia methods`."}
+    return tuple(
+        Query(name, helps.get(name, "As in the JSON body, for a body that is a file."), schema[name])
+        for name in ("task", *OPTIONS)
+    )
+
+
+JOB = (403, 404)
+OPERATIONS = (
+    Operation("POST", "/v1/jobs", create, "Learn a task", access="admin", takes=schemas.JobRequest,
+              accepts=tuple(SUFFIXES), gives=schemas.JobInfo, answer=202, statuses=(409, 429, 503, 507),
+              query=_options_as_query()),
+    Operation("GET", "/v1/jobs", jobs, "List the jobs, the newest first", gives=schemas.JobList, statuses=(403,)),
+    Operation("GET", "/v1/jobs/{id}", job, "Describe a job", gives=schemas.JobInfo, statuses=JOB),
+    Operation("GET", "/v1/jobs/{id}/events", events, "Follow a job (server-sent events)", media=SSE,
+              statuses=(*JOB, 429)),
+    Operation("POST", "/v1/jobs/{id}/cancel", cancel, "Cancel a job", access="admin", gives=schemas.JobInfo,
+              statuses=(*JOB, 409)),
+)  # fmt: skip

@@ -1,0 +1,166 @@
+"""The service as a process: signals, kills under load, and errors at the start."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from intarsia import Client
+from intarsia.bank.bank import Bank
+from intarsia.cli.shared import app
+from intarsia.encoder.encoder import Encoder
+from intarsia.errors import IntarsiaError
+from intarsia.local_socket import socket_path
+from tests.support.families import opinions
+from tests.support.service import TEXTS, Process, running, served, wait_until
+
+KILLS = int(os.environ.get("INTARSIA_KILLS", "2"))
+
+
+@pytest.fixture(scope="module")
+def folder(learned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("process") / "bank"
+    shutil.copytree(learned, made)
+    return made
+
+
+class Load:
+    """Clients that ask until the service is gone; every answer is compared."""
+
+    def __init__(self, process: Process, expected: list[Any]) -> None:
+        self.answered = self.lost = 0
+        self.wrong: list[Any] = []
+        self.client = Client(process.running.url, patience=0, timeout=30)
+        self.expected = expected
+        self.end = threading.Event()
+        self.threads = [threading.Thread(target=self._run, args=(self._ask,)) for _ in range(4)]
+        self.threads.append(threading.Thread(target=self._run, args=(self._write,)))
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, act: Callable[[], None]) -> None:
+        while not self.end.is_set():
+            try:
+                act()
+            except IntarsiaError:
+                self.lost += 1
+                return
+
+    def _ask(self) -> None:
+        given = self.client.predict([("opinion", TEXTS[0]), ("rating", TEXTS[1]), ("tags", TEXTS[2])])
+        if given != self.expected:
+            self.wrong.append(given)
+        self.answered += 1
+
+    def _write(self) -> None:
+        self.client.post("/v1/tasks/pairs/restore", {"version": 1})
+
+    def join(self) -> None:
+        self.end.set()
+        for thread in self.threads:
+            thread.join(60)
+
+
+def expected_of(folder: Path, encoder: Encoder) -> list[Any]:
+    return Bank(folder, encoder).predict([("opinion", TEXTS[0]), ("rating", TEXTS[1]), ("tags", TEXTS[2])])
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_kills_under_load_leave_the_bank_whole(folder: Path, encoder: Encoder, seed: int) -> None:
+    expected = expected_of(folder, encoder)
+    enough = random.Random(seed).randint(5, 60)
+    with served(folder, "--no-jobs") as process:
+        load = Load(process, expected)
+        wait_until(lambda: load.answered >= enough)
+        assert process.end(signal.SIGKILL) == -signal.SIGKILL
+        load.join()
+    assert load.wrong == []
+    bank = Bank(folder, encoder)
+    assert bank.verify() == [] and expected_of(folder, encoder) == expected
+    assert socket_path(folder).exists()  # the next service replaces it
+    for version in bank.versions("pairs")[1:]:
+        bank.remove("pairs", version.version)
+
+
+def test_sigterm_answers_what_was_admitted_and_jobs_go_on_later(folder: Path, encoder: Encoder) -> None:
+    expected = expected_of(folder, encoder)
+    job = {"task": "late", "rows": opinions(40), "method": "houlsby-8", "epochs": 3}
+    with served(folder) as process:
+        accepted = process.running.post("/v1/jobs", job)
+        assert accepted.status == 202
+        load = Load(process, expected)
+        wait_until(lambda: load.answered >= 20)
+        assert process.end(signal.SIGTERM) == 0
+        load.join()
+    assert load.wrong == [] and not socket_path(folder).exists()
+    assert Bank(folder, encoder).verify() == []
+    with served(folder) as process:
+        where = f"/v1/jobs/{accepted.json()['id']}"
+        wait_until(lambda: process.running.get(where).json()["state"] in ("done", "failed"), 120)
+        assert process.running.get(where).json()["state"] == "done"
+        assert process.running.post("/v1/tasks/late/predict", {"inputs": TEXTS}).status == 200
+        assert process.end(signal.SIGINT) == 0
+
+
+def refused(*arguments: str, **environment: str) -> str:
+    result = CliRunner().invoke(app, ["serve", *arguments], env=environment)
+    assert isinstance(result.exception, IntarsiaError), result.output
+    return str(result.exception)
+
+
+def test_errors_at_the_start(learned: Path, tmp_path: Path) -> None:
+    bank = ("--bank", str(learned), "--no-socket")
+    assert "There is no bank" in refused("--bank", str(tmp_path / "nothing"))
+    assert "no key is set" in refused(*bank, "--host", "0.0.0.0")
+    assert "INTARSIA_API_KEY" in refused(*bank, INTARSIA_API_KEY="")
+    assert "--rows" in refused(*bank, INTARSIA_SERVE_ROWS="0")
+    assert "limit slots" in refused(*bank, "--slots", "0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "is taken" in refused(*bank, "--port", str(taken.getsockname()[1]))
+    assert "no.such.host" in refused(*bank, "--host", "no.such.host.invalid", INTARSIA_API_KEY="k")
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert "There is no bank" in refused("--bank", str(file))
+
+
+def test_without_the_extra_the_message_says_what_to_install(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "uvicorn" else find(name, *a))
+    assert "pip install 'intarsia[serve]'" in refused("--bank", str(learned))
+
+
+def test_an_encoder_that_cannot_be_loaded_ends_the_service(learned: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="moved"), served(learned, "--encoder", str(tmp_path), "--no-socket"):
+        pass
+
+
+def test_an_empty_bank_is_served(tmp_path: Path, encoder: Encoder) -> None:
+    (tmp_path / "bank").mkdir()
+    with running(Bank(tmp_path / "bank", encoder)) as service:
+        assert service.get("/readyz").status == 200
+        assert service.get("/v1/tasks").json() == {"tasks": [], "total": 0, "next_cursor": None}
+        row = service.post("/v1/predict", {"requests": [{"task": "x", "input": "y"}]}).json()["results"][0]
+        assert row["error"]["code"] == "unknown_task" and "no tasks yet" in row["error"]["message"]
+
+
+def test_every_limit_of_the_engine_is_an_option() -> None:
+    from dataclasses import fields
+
+    from intarsia.cli.serve import LIMITS
+    from intarsia.serve.limits import Limits
+
+    assert set(LIMITS) == {field.name for field in fields(Limits)}
