@@ -23,7 +23,7 @@ PARTS: dict[str, tuple[float, Callable[[World, Budget], Tally]]] = {  # shares o
     "threads": (0.05, together.threads),
     "processes": (0.05, together.processes),
 }
-SLICE = 120.0  # seconds of a round over all parts
+SLICE = 300.0  # seconds of a round over all parts
 
 
 def main() -> int:

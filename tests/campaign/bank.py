@@ -63,7 +63,9 @@ class World:
         bank.restore("other", 1)
         bank.sweep({"gone": self.data[0]}, GRID)
         bank.remove("gone")
-        return [name for name in sys.modules if name.split(".")[0] not in ("__main__", "tests")]
+        return [
+            name for name in sys.modules if name.split(".")[0] in ("intarsia", "filelock", "safetensors", "sqlite3")
+        ]
 
     def copy(self, name: str) -> Path:
         """Return a fresh copy of the bank."""

@@ -4,7 +4,7 @@ for the user; no traceback, no hang, no dead process.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import gzip
 import io
 import json
@@ -27,8 +27,11 @@ from tests.campaign.tally import Budget, Tally, draw_for
 
 SECONDS = 10  # after which an input counts as a hang
 MEMORY = 4 << 30  # bytes that a process of inputs may take above what it has
-A_PROCESS = {"inlays": 4000, "headers": 1500, "readers": 1500, "states": 1000, "models": 12}  # inputs
-SHARES = {"inlays": 8, "headers": 6, "readers": 6, "states": 1, "models": 2}  # of the time
+# The number of inputs in one process, and the kinds' chances.
+A_PROCESS = {"inlays": 20000, "headers": 4000, "readers": 2000, "columns": 2000, "states": 2000, "models": 12,
+             "strangers": 200}  # fmt: skip
+CHANCES = {"inlays": 10, "headers": 6, "readers": 3, "columns": 3, "states": 2, "models": 3, "strangers": 2}
+
 TOKENS = (
     b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b'"', b"{", b"[", b"]", b"}", b",", b"\n", b"\r", b"\t", b"null", b"NaN",
     b"-1", b"1e999", b"9" * 400, b"[" * 2000, b'{"a":' * 500, b"true", b"\\ud800", b"\x1b[2J", b"data_offsets", b"F32",
@@ -73,9 +76,10 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 def run(world: World, budget: Budget) -> Tally:
     """Fuzz all kinds of inputs in turn, thousands in each process."""
     tally, first = Tally(), budget.first
-    draw = draw_for(budget.seed)
+    values_of()  # once, before the children
+    draw = draw_for(budget.seed * 10**9 + first)
     while time.monotonic() < budget.ends and first < budget.first + budget.most:
-        kind = draw.choices(list(SHARES), list(SHARES.values()))[0]
+        kind = draw.choices(list(CHANCES), list(CHANCES.values()))[0]
         count = min(A_PROCESS[kind], budget.first + budget.most - first)
         seeds = range(budget.seed * 10**9 + first, budget.seed * 10**9 + first + count)
         tally.take(_batch(world, kind, seeds, budget.ends))
@@ -147,15 +151,19 @@ def _inputs(world: World, kind: str, seeds: range, place: mmap.mmap, ends: float
 
 
 def inlays(world: World, folder: Path) -> Target:
-    """Files of a bank with changed bytes, read as `tasks`, `verify` and `predict` read them."""
-    from intarsia.bank.inlay import check_file, read_header, read_inlay
+    """Files of a bank with changed bytes, read as `tasks`, `verify` and `predict` read them; most without a disk."""
+    from intarsia.bank.inlay import check_content, check_file, read_header, read_inlay
 
     paths = sorted((world.template / "inlays").glob("*/*.safetensors"))
     originals = [path.read_bytes() for path in paths]
     path = folder / "0001.safetensors"
 
     def one(draw: random.Random) -> None:
-        path.write_bytes(mutated(draw.choice(originals), draw))
+        content = mutated(draw.choice(originals), draw)
+        if draw.random() < 0.9:
+            check_content(content, path)
+            return
+        path.write_bytes(content)
         for read in (read_header, check_file, read_inlay):
             read(path)
 
@@ -166,6 +174,7 @@ def headers(world: World, folder: Path) -> Target:
     """Inlays whose digest is right and whose description or tensors are not: listed, shown and loaded on the base."""
     import torch
 
+    from intarsia.bank.inlay import read_inlay
     from intarsia.bank.store import Store
     from intarsia.cli.tables import entry_dict, learned, show_table
     from tests.support.forging import forged, plant
@@ -193,24 +202,29 @@ def headers(world: World, folder: Path) -> Target:
             kind = draw.choice((torch.float32, torch.float16, torch.int64, torch.bool, torch.float64))
             tensors[draw.choice((name, "method.x", "head.bias"))] = torch.ones(shape).to(kind)
 
+    path = folder / "kept.safetensors"
+
     def one(draw: random.Random) -> None:
-        bank = folder / "bank"
-        shutil.rmtree(bank, ignore_errors=True)
-        bank.mkdir()
-        with contextlib.suppress(IndexError, UnicodeEncodeError):  # nothing left to change; half of a surrogate pair
-            plant(bank, "kept", forged(world.inlay, lambda d, t: change(draw, d, t)))
-        store = Store(bank)
-        for entry in store.entries():
-            store.verify()
-            if entry.state == "ok":
-                entry_dict(entry), learned(entry), show_table(entry, [entry])
-                inlay = store.load(entry.name)
-                inlay.interface.task_kind  # noqa: B018
-                inlay.learned_on(world.encoder)
+        try:
+            content = forged(world.inlay, lambda fields, tensors: change(draw, fields, tensors))
+        except (IndexError, UnicodeEncodeError, IntarsiaError):  # nothing left to change; half of a surrogate pair
+            return
+        if draw.random() < 0.05:
+            bank = Store(folder / "bank")
+            plant(bank.folder, "kept", content)
+            for entry in bank.entries():
+                bank.verify()
+                if entry.state == "ok":
+                    entry_dict(entry), learned(entry), show_table(entry, [entry])
+        path.write_bytes(content)
+        inlay = read_inlay(path)
+        inlay.interface.task_kind  # noqa: B018
+        inlay.learned_on(world.encoder)
 
     return one
 
 
+@functools.cache
 def values_of() -> Callable[[random.Random], Any]:
     """Return a source of JSON values that no description should hold."""
     try:
@@ -299,6 +313,36 @@ def data_files() -> Iterator[tuple[str, bytes]]:
     yield ".jsonl.zst", bytes(pa.compress(lines.encode(), codec="zstd", asbytes=True))
 
 
+def strangers(world: World, folder: Path) -> Target:
+    """Forged inlays in a bank whose other tasks must go on answering as before (tests/support/fuzz_inlays.py)."""
+    from tests.support.fuzz_inlays import Fuzz, prepared
+
+    tried = Fuzz(prepared(folder / "bank"))
+
+    def one(draw: random.Random) -> None:
+        outcome = tried.one(draw.randrange(2**40))
+        if outcome == "refused":
+            raise IntarsiaError(outcome)
+        if outcome != "answered":
+            raise AssertionError(outcome)
+
+    return one
+
+
+def columns(world: World, folder: Path) -> Target:
+    """Data files of all formats, kinds and ways to read them (tests/support/fuzz_readers.py)."""
+    from tests.support.fuzz_readers import one as read
+
+    def one(draw: random.Random) -> None:
+        outcome = read(draw.randrange(2**40), folder)
+        if outcome == "refused":
+            raise IntarsiaError(outcome)
+        if outcome != "read":
+            raise AssertionError(outcome)
+
+    return one
+
+
 def states(world: World, folder: Path) -> Target:
     """Checkpoints, results and bank.json with changed bytes; what is accepted must be what was written."""
     import torch
@@ -364,5 +408,6 @@ def models(world: World, folder: Path) -> Target:
 
 
 TARGETS: dict[str, Callable[[World, Path], Target]] = {
-    "inlays": inlays, "headers": headers, "readers": readers, "states": states, "models": models,
+    "inlays": inlays, "headers": headers, "readers": readers, "columns": columns, "states": states, "models": models,
+    "strangers": strangers,
 }  # fmt: skip

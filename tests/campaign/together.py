@@ -27,7 +27,7 @@ def threads(world: World, budget: Budget) -> Tally:
     """Ask from several threads with few slots, while versions arrive and go; answers must equal the serial ones."""
     tally = Tally()
     for seed in budget.case_seeds():
-        ended = in_child(lambda: _threads(world, seed, min(budget.ends, time.monotonic() + ROUND)))  # noqa: B023
+        ended = in_child(lambda: _threads(world, seed, _seconds(budget)))  # noqa: B023
         if isinstance(ended.value, Tally):
             tally.take(ended.value)
         else:
@@ -35,7 +35,11 @@ def threads(world: World, budget: Budget) -> Tally:
     return tally
 
 
-def _threads(world: World, seed: int, ends: float) -> Tally:
+def _seconds(budget: Budget) -> float:
+    return max(0.5, min(ROUND, budget.ends - time.monotonic()))
+
+
+def _threads(world: World, seed: int, seconds: float) -> Tally:
     tally, lock = Tally(), threading.Lock()
     folder = world.copy("threads")
     writer = world.bank(folder)
@@ -51,6 +55,7 @@ def _threads(world: World, seed: int, ends: float) -> Tally:
         allowed[name] = {_answers(serial.predict(name, TEXTS, version=version)) for version in (1, 2)}
     bank = intarsia.open(folder, world.encoder, limits=Limits(slots=2))
     bank.predict(names[0], TEXTS)
+    ends = time.monotonic() + seconds  # all is prepared
 
     def ask(number: int) -> None:
         draw = random.Random(seed + number)
@@ -103,7 +108,7 @@ def processes(world: World, budget: Budget) -> Tally:
     tally = Tally()
     for seed in budget.case_seeds():
         folder = world.copy("shared")
-        ends = min(budget.ends, time.monotonic() + ROUND)
+        ends = time.monotonic() + _seconds(budget)
         children = [start(lambda n=n: _process(world, folder, seed + n, ends)) for n in range(PROCESSES)]  # type: ignore[misc] # noqa: B023
         for child in children:
             ended = finish(*child)
