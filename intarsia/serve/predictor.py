@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,9 +25,10 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
+from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
-from intarsia.methods import Method, running_key
 from intarsia.serve.limits import Limits
+from intarsia.serve.recorded import RecordedSlots, can_record
 from intarsia.serve.resident import Resident, Residents, ServingSlots
 from intarsia.serve.served import Served
 from intarsia.serve.staged import stage
@@ -49,13 +51,18 @@ class PassRow(NamedTuple):
 class Predictor:
     """Runs rows of tasks over one encoder."""
 
-    def __init__(self, encoder: Encoder, limits: Limits | None = None) -> None:
-        self.encoder = encoder
+    def __init__(self, encoder: Encoder, limits: Limits | None = None, *, interpreted: bool = False) -> None:
+        """`interpreted`: use recorded passes without a GPU, in Triton's interpreter (for tests)."""
+        self.encoder, self._interpreted = encoder, interpreted
         self.limits = (limits or Limits()).on(encoder.device)
-        self.residents = Residents(encoder, self.limits)
-        self._methods: dict[str, Method] = {}  # of every task that `predict` ran
+        self.residents = Residents(encoder, self.limits, self._slots_class)
+        self._known: dict[str, Learned] = {}  # every task that `predict` ran, without its tensors
         self._trim = MemoryTrim()
         self._lock = threading.RLock()
+
+    def _slots_class(self, learned: Learned) -> type[ServingSlots]:
+        recorded = can_record(self.encoder, learned, interpreted=self._interpreted)
+        return RecordedSlots if recorded else ServingSlots
 
     @property
     def shapes(self) -> Mapping[tuple[object, ...], ServingSlots]:
@@ -77,38 +84,81 @@ class Predictor:
     def drop(self, key: str) -> None:
         """Remove a task from the device, if it is resident."""
         with self._lock:
-            self._methods.pop(key, None)
+            self._known.pop(key, None)
             self.residents.drop(key)
 
-    def pass_key(self, learned: Learned, key: str) -> object:
-        """Return a key that is equal for tasks whose rows can share a pass."""
-        return key if learned.method.changes_base else None
-
-    def plain_key(self) -> object:
-        """Return the `pass_key` of rows of the plain base."""
-        return None
-
-    def shape_key(self, learned: Learned) -> object:
-        """Return a key that is equal for tasks that take slots from one table."""
-        return running_key(learned.method)
-
-    def capacity(self, learned: Learned) -> int:
-        """Return the number of tasks of this shape that one pass can hold."""
-        return 1 if learned.method.changes_base else self.residents.capacity(learned.method)
+    def pass_key(self, learned: Learned | None, key: str | None) -> object:
+        """Return a key that is equal for tasks (None: the plain base) whose rows can share a pass."""
+        if learned is not None and learned.method.changes_base:
+            return key
+        if not can_record(self.encoder, learned, interpreted=self._interpreted):
+            return None
+        return "plain" if learned is None else self.residents.shape_key(learned)
 
     def length_key(self, segment: Segment) -> int:
         """Return a number that must be equal for the segments of one pass; 0 if any segments can share one."""
         # DeBERTa's attention pads all segments of a pass to one length.
         return rung(len(segment.ids)) if self.encoder.shape.disentangled_attention else 0
 
-    @torch.no_grad()
-    def run(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> list[Any]:
-        """Run one pass and return each row's output. `held` has the resident tasks of the rows; only a task alone may
-        change the base."""
-        outputs = self._pass(rows, held, predictions)
+    def start(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> Callable[[], list[Any]]:
+        """Start one pass, and return a function that waits for its outputs and returns one for each row.
+
+        `held` has the resident tasks of the rows. On a CPU the pass is over when this returns.
+        """
+        if self._is_recorded(rows, held):
+            return self._start_recorded(rows, held)
+        with torch.no_grad():
+            outputs = self._pass(rows, held, predictions)
         if self.encoder.device.type == "cpu":
             self._trim()
-        return outputs
+        return lambda: outputs
+
+    def _is_recorded(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> bool:
+        if not can_record(self.encoder, None, interpreted=self._interpreted):
+            return False
+        if any(len(row.segment.ids) > LONGEST for row in rows):
+            return False
+        slots = {id(resident.slots) for resident in held.values()}
+        if not held:
+            return True
+        one = len(slots) == 1 and all(row.key is not None for row in rows)
+        return one and isinstance(next(iter(held.values())).slots, RecordedSlots)
+
+    def _start_recorded(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> Callable[[], list[Any]]:
+        by_key: dict[str | None, list[int]] = {}
+        for i, row in enumerate(rows):
+            by_key.setdefault(row.key, []).append(i)
+        residents = [held[key] if key is not None else None for key in by_key]
+        slots = residents[0].slots if residents[0] is not None else self._plain
+        assert isinstance(slots, RecordedSlots)
+        segments = [[rows[i].segment for i in members] for members in by_key.values()]
+        outputs = slots.start(
+            [(0 if r is None else r.slot, own) for r, own in zip(residents, segments, strict=True)],
+            tokens=any(r is not None and r.learned.head.pooling == "none" for r in residents),
+            vectors=any(row.embed for row in rows),
+        )
+
+        def finish() -> list[Any]:
+            outputs.wait()
+            out: list[Any] = [None] * len(rows)
+            first = 0
+            for run, (members, resident) in enumerate(zip(by_key.values(), residents, strict=True)):
+                if resident is not None:
+                    place = slice(first, first + len(members))
+                    logits = outputs.logits(run, place, resident.learned, segments[run])
+                    for i, output in zip(members, predictions(resident, logits, segments[run]), strict=True):
+                        out[i] = output
+                for at, i in enumerate(members):
+                    if rows[i].embed:
+                        out[i] = outputs.vector(first + at)
+                first += len(members)
+            return out
+
+        return finish
+
+    @cached_property
+    def _plain(self) -> RecordedSlots:
+        return RecordedSlots(None, self.encoder, 1)
 
     def _in_passes(self, requests: Sequence[Request], read: Read[Out]) -> list[Out]:
         out: list[Any] = [None] * len(requests)
@@ -128,17 +178,18 @@ class Predictor:
         assert self.limits.pass_tokens is not None
         kinds: dict[object, list[int]] = {}
         for task in tasks.values():
-            if task.key not in self._methods:
-                self._methods[task.key] = self.hold(task).learned.method
+            if task.key not in self._known:
+                learned = self.hold(task).learned
+                self._known[task.key] = Learned(learned.method, learned.head, learned.task_kind, {})
         for row, (task, segment) in enumerate(requests):
-            alone = task.key if self._methods[task.key].changes_base else None
+            alone = task.key if self._known[task.key].method.changes_base else None
             kinds.setdefault((alone, self.length_key(segment)), []).append(row)
         passes = []
         for rows in kinds.values():
             for part in by_token_budget([len(requests[row][1].ids) for row in rows], self.limits.pass_tokens):
                 fitting = [rows[i] for i in part]
                 keys = list(dict.fromkeys(requests[row][0].key for row in fitting))
-                capacity = min(self.residents.capacity(self._methods[key]) for key in keys)
+                capacity = min(self.residents.capacity(self._known[key]) for key in keys)
                 for i in range(0, len(keys), capacity):
                     chosen = set(keys[i : i + capacity])
                     passes.append([row for row in fitting if requests[row][0].key in chosen])
@@ -217,6 +268,7 @@ def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident | None])
     for _, of_shape in groupby(pairs, key=lambda pair: id(pair[1])):
         members = list(of_shape)
         slots = members[0][1]
+        assert slots.method is not None, "rows of the plain base are in no group"
         owners, counts = tuple(slot for _, __, slot in members), tuple(len(run) for run, _, __ in members)
         groups.append(Group(slots.method, slots.places, slots.table.tensors, members[0][0][0], owners, counts))
     return groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -39,16 +39,25 @@ class Resident:
 class ServingSlots:
     """The slots of one method shape, with their resident tasks, least recently used first."""
 
-    def __init__(self, method: Method, encoder: Encoder, capacity: int) -> None:
-        self.method, self.places = method, method.places(encoder.shape)
+    def __init__(self, method: Method | None, encoder: Encoder, capacity: int) -> None:
+        """`method`: None for the plain base, which has no tensors."""
+        self.method, self.encoder = method, encoder
+        self.places = frozenset() if method is None else method.places(encoder.shape)
         self.device, self.capacity = encoder.device, capacity
-        self.table = Slots(method.tensors(encoder.shape), capacity, device=encoder.device)
+        specs = {} if method is None else method.tensors(encoder.shape)
+        self.table = Slots(specs, capacity, device=encoder.device)
         self.residents: OrderedDict[str, Resident] = OrderedDict()
         self.free = list(range(capacity))[::-1]
 
     @property
     def bytes(self) -> int:
-        return self.table.buffer.numel() * self.table.buffer.element_size()
+        return self.capacity * self.slot_bytes(self.method, self.encoder)
+
+    @classmethod
+    def slot_bytes(cls, method: Method | None, encoder: Encoder) -> int:
+        """Return the memory of one slot, at least 1."""
+        specs = {} if method is None else method.tensors(encoder.shape)
+        return max(1, 4 * sum(spec.size for spec in specs.values()))
 
     def put(self, key: str, staged: Staged) -> Resident:
         """Copy a task into its present slot, a free slot, or the slot of the least recently used task."""
@@ -74,8 +83,12 @@ class ServingSlots:
 class Residents:
     """All tasks on the device, within the limits: slots by method shape, and tasks with weights of their own."""
 
-    def __init__(self, encoder: Encoder, limits: Limits) -> None:
+    def __init__(
+        self, encoder: Encoder, limits: Limits, slots_class: Callable[[Learned], type[ServingSlots]] | None = None
+    ) -> None:
+        """`slots_class`: the kind of slots that a task takes."""
         self.encoder, self.limits = encoder, limits
+        self.slots_class = slots_class or (lambda learned: ServingSlots)
         self.shapes: OrderedDict[tuple[object, ...], ServingSlots] = OrderedDict()  # least recently used first
         self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
         self.evictions = 0
@@ -86,7 +99,7 @@ class Residents:
             if (resident := residents.get(key)) is not None:
                 residents.move_to_end(key)
                 if resident.slots is not None:
-                    self.shapes.move_to_end(running_key(resident.slots.method))
+                    self.shapes.move_to_end(self.shape_key(resident.learned))
                 return resident
         return None
 
@@ -94,7 +107,7 @@ class Residents:
         """Copy a task to the device. The least recently used task of its kind leaves if there is no room."""
         learned = staged.learned
         if not learned.method.changes_base:
-            slots = self.slots_for(learned.method)
+            slots = self._slots_for(learned)
             self.evictions += key not in slots.residents and not slots.free
             return slots.put(key, staged)
         while len(self.own_weights) >= self.limits.own_weights:
@@ -103,25 +116,31 @@ class Residents:
         resident = self.own_weights[key] = with_own_weights(learned, self.encoder)
         return resident
 
-    def slots_for(self, method: Method) -> ServingSlots:
-        """Return the slots of a method's shape."""
-        key = running_key(method)
+    def shape_key(self, learned: Learned) -> tuple[object, ...]:
+        """Return a key that is equal for tasks that take slots from one table."""
+        return (*running_key(learned.method), self.slots_class(learned))
+
+    def _slots_for(self, learned: Learned) -> ServingSlots:
+        """Return the slots of a task's shape."""
+        key = self.shape_key(learned)
         if key not in self.shapes:
-            self.shapes[key] = ServingSlots(method, self.encoder, self._capacity(method))
+            self.shapes[key] = self.slots_class(learned)(learned.method, self.encoder, self._capacity(learned))
         self.shapes.move_to_end(key)
         return self.shapes[key]
 
-    def capacity(self, method: Method) -> int:
-        """Return the number of tasks of a method's shape that one pass can hold."""
-        known = self.shapes.get(running_key(method))
-        return self._capacity(method, free=False) if known is None else known.capacity
+    def capacity(self, learned: Learned) -> int:
+        """Return the number of tasks of this shape that one pass can hold."""
+        if learned.method.changes_base:
+            return 1
+        known = self.shapes.get(self.shape_key(learned))
+        return self._capacity(learned, free=False) if known is None else known.capacity
 
-    def _capacity(self, method: Method, *, free: bool = True) -> int:
+    def _capacity(self, learned: Learned, *, free: bool = True) -> int:
         """Return the slots of a new shape: half of the bytes that are left. If that is too little, idle shapes leave
         (`free`: now)."""
         limit = self.limits.slot_bytes
         assert limit is not None
-        size = max(1, 4 * sum(spec.size for spec in method.tensors(self.encoder.shape).values()))
+        size = self.slots_class(learned).slot_bytes(learned.method, self.encoder)
         shapes = list(self.shapes.items())
         left = limit - sum(slots.bytes for _, slots in shapes)
         while (capacity := min(self.limits.slots, left // 2 // size)) < min(FEW, self.limits.slots) and shapes:

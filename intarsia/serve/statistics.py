@@ -31,6 +31,7 @@ class EngineStats:
     errors: int  # asks that got an error
     refused: int  # calls, because too much waited
     expired: int  # calls whose deadline passed
+    cancelled: int  # rows that ran in no pass because their call had ended
     busy: float  # seconds in passes
     queue_rows: int
     queue_tokens: int
@@ -52,7 +53,7 @@ class Statistics:
 
     def __init__(self) -> None:
         self.calls = self.rows = self.tokens = self.passes = self.tasks_in_passes = 0
-        self.truncated = self.errors = self.refused = self.expired = 0
+        self.truncated = self.errors = self.refused = self.expired = self.cancelled = 0
         self.busy = 0.0
         self.last_pass: float | None = None
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -91,7 +92,8 @@ class Statistics:
             return EngineStats(
                 calls=self.calls, rows=self.rows, tokens=self.tokens, passes=self.passes,
                 tasks_in_passes=self.tasks_in_passes, truncated=self.truncated, errors=self.errors,
-                refused=self.refused, expired=self.expired, busy=self.busy, queue_rows=queue[0], queue_tokens=queue[1],
+                refused=self.refused, expired=self.expired, cancelled=self.cancelled,
+                busy=self.busy, queue_rows=queue[0], queue_tokens=queue[1],
                 oldest_wait=0.0 if oldest is None else time.monotonic() - oldest, last_pass=self.last_pass,
                 resident=len(residents.keys()), slots=slots,
                 slot_bytes=sum(shape.bytes for shape in list(residents.shapes.values())),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, UnknownTask
 from intarsia.files import DISK_FULL
 from intarsia.service.errors import without_paths
 from intarsia.service.schemas import JobInfo
@@ -71,7 +71,7 @@ def main() -> None:
     except (IntarsiaError, OSError, MemoryError) as error:
         reporter.say("failed", message=_reason(error, Path(given["bank"])))
     else:
-        reporter.say("done", version=entry.version)
+        reporter.say("done", version=entry.version, served=not entry.held)
 
 
 def _obey(orders: RawIOBase, reporter: Reporter) -> None:
@@ -85,7 +85,8 @@ def _reason(error: Exception, bank: Path) -> str:
     if isinstance(error, OSError):
         if error.errno in DISK_FULL:
             return "The disk is full. The bank is unchanged; free some space and start the job again."
-        return f"A file cannot be written or read: {error.strerror or error}. The bank is unchanged."
+        reason = without_paths(error.strerror or str(error), bank).rstrip(".")
+        return f"A file cannot be written or read: {reason}. The bank is unchanged."
     if isinstance(error, MemoryError):
         return "The memory is full. The bank is unchanged."
     return without_paths(str(error), bank)
@@ -111,7 +112,10 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
     settings = Settings.for_task(method, task, **{name: options.get(name) for name in SETTINGS})
     pooling = options.get("pooling", "mean")
     try:
-        return bank.learn(info.task, task, method, pooling=pooling, settings=settings, watch=reporter.watch)
+        return bank.learn(
+            info.task, task, method, pooling=pooling, settings=settings, watch=reporter.watch,
+            serve_anyway=options.get("serve_anyway", False),
+        )  # fmt: skip
     except Cancelled:
         _forget(bank, Job(info.task, task, method, pooling, settings))
         raise
@@ -119,8 +123,11 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
 
 def _added(bank: Bank, info: JobInfo, task: TaskData) -> Entry | None:
     """The version that this job has added before the service was killed, if it had come so far."""
-    entries = [entry for entry in bank.tasks() if entry.name == info.task and entry.state == "ok"]
-    for entry in entries:
+    try:
+        entries = bank.versions(info.task)
+    except UnknownTask:
+        return None
+    for entry in reversed([entry for entry in entries if entry.state == "ok"]):
         header = entry.header
         if header.created >= info.created and header.data.get("sha256") == task.source["sha256"]:
             return entry

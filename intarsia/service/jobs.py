@@ -237,7 +237,7 @@ class JobBoard:
             if job.cancelled and (outcome is None or outcome["event"] != "done"):
                 self._end(job, "cancelled")
             elif outcome is not None and outcome["event"] == "done":
-                job.info.version = outcome["version"]
+                job.info.version, job.info.served = outcome["version"], outcome.get("served", True)
                 self._end(job, "done")
             elif outcome is not None:
                 self._end(job, "failed", outcome["message"])
@@ -251,7 +251,7 @@ class JobBoard:
         if error is not None:
             event["message"] = error
         if job.info.version is not None:
-            event["version"] = job.info.version
+            event["version"], event["served"] = job.info.version, job.info.served
         self._tell(job, event)
         data = job.data
         if data is not None:

@@ -172,6 +172,14 @@ class Info(Struct):
     keys: dict[str, bool]
 
 
+class Stats(Struct):
+    """Counters from the start of the service, the queue, and the latencies of the latest requests."""
+
+    engine: dict[str, Any]
+    latency_ms: dict[str, float]  # calls (how many), p50, p95, p99
+    in_flight: int
+
+
 class EmbeddingsRequest(Given):
     """OpenAI's request. `model` is a task, or the encoder's name for the plain base."""
 
@@ -271,6 +279,7 @@ class JobRequest(Given):
     max_length: Annotated[int, Meta(ge=3, le=8192)] | None = None
     metric: str | None = None
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    serve_anyway: bool = False
 
 
 class JobInfo(Struct, omit_defaults=True):
@@ -284,6 +293,7 @@ class JobInfo(Struct, omit_defaults=True):
     ended: str | None = None
     error: str | None = None
     version: int | None = None  # that the job added
+    served: bool | None = None  # not if it scored worse than the version that is served
     progress: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     rows: int | None = None

@@ -83,9 +83,12 @@ def serve(
         host = f"[{options.host}]" if ":" in options.host else options.host
         announce(f"http://{host}:{listening.getsockname()[1]}", local)
         # uvicorn raises the signals that ended it once more, for the handlers from before.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        server.run(sockets=[listening] + ([local.socket] if local is not None else []))
+        before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            server.run(sockets=[listening] + ([local.socket] if local is not None else []))
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
     finally:
         listening.close()
         if local is not None:

@@ -9,13 +9,12 @@ import msgspec
 
 from intarsia.bank.bank import Bank
 from intarsia.bank.entry import Entry
-from intarsia.bank.inlay import Inlay, read_inlay
-from intarsia.encoder.encoder import Encoder
-from intarsia.errors import DamagedInlay, IntarsiaError
+from intarsia.bank.inlay import read_inlay
+from intarsia.errors import DamagedInlay
 from intarsia.files import DISK_FULL
 from intarsia.service import schemas
 from intarsia.service.catalog import Listed, describe
-from intarsia.service.errors import Failure
+from intarsia.service.errors import Failure, without_paths
 from intarsia.service.web import Operation, Query, Reply, Request
 
 RESTORE = msgspec.json.Decoder(schemas.RestoreRequest)
@@ -44,9 +43,10 @@ async def task(request: Request) -> Reply:
 
 async def versions(request: Request) -> Reply:
     name = request.part("task")
-    entries = await request.service.in_thread(request.service.bank.versions, name)
-    newest = entries[-1].version
-    rows = [describe(entry, newest, resident=_resident(request, entry), whole=True) for entry in entries]
+    bank = request.service.bank
+    entries = await request.service.in_thread(bank.versions, name)
+    served = (await request.service.in_thread(bank.show, name)).version
+    rows = [describe(entry, served, resident=_resident(request, entry), whole=True) for entry in entries]
     return Reply.json(schemas.VersionList(name, rows))
 
 
@@ -97,30 +97,15 @@ async def upload(request: Request) -> Reply:
 
 
 def _add(bank: Bank, name: str, path: Path) -> Entry:
+    """Add the inlay of a file. The checks are the bank's own: form, digest, base, tensors, numbers, name."""
     try:
-        inlay = read_inlay(path)  # checks the form, every size and the digest
+        inlay = read_inlay(path)
+        if inlay.name != name:
+            raise Failure(422, f"The file holds the task {inlay.name[:64]!r}, not {name!r}.", param="task")
+        return bank.store.add(inlay, encoder=bank.encoder)
     except DamagedInlay as error:
-        reason = str(error).replace(str(path), "it")
-        raise Failure(422, f"The file is not an intact inlay: {reason}", code="not_an_inlay") from error
-    if inlay.name != name:
-        raise Failure(422, f"The file holds the task {inlay.name!r}, not {name!r}.", param="task")
-    bank.store.check_name(name)
-    bank.store.bind(bank.encoder.description)
-    misfit = _misfit(inlay, bank.encoder)
-    if misfit is not None:
-        raise Failure(422, f"The file cannot answer on this base: {misfit}", code="not_an_inlay")
-    return bank.store.add(inlay)
-
-
-def _misfit(inlay: Inlay, encoder: Encoder) -> str | None:
-    """Why an inlay for this base cannot run, or None."""
-    if inlay.encoder.get("fingerprint") != encoder.fingerprint:
-        return None  # the bank says that better
-    try:
-        inlay.learned_on(encoder)
-    except IntarsiaError as error:
-        return str(error)
-    return None
+        reason = without_paths(str(error).replace(str(path), "the file"), bank.store.folder)
+        raise Failure(422, f"This is no inlay that can answer here: {reason}", code="not_an_inlay") from error
 
 
 def _disk(failure: Failure) -> Failure:

@@ -21,7 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intarsia.encoder.device_tables import DeviceTables, Share, aligned, fixed_size
 from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.recorded_passes import RecordedPass, RecordedPasses
 from intarsia.encoder.routed import Group
 from intarsia.encoder.static_shape import DeviceNoise, DeviceOwners, StaticBatch
 from intarsia.kernels import LONGEST, available
@@ -29,10 +31,8 @@ from intarsia.methods import Spec, to_dict
 from intarsia.methods.method import Phase
 from intarsia.tasks.heads import Head
 from intarsia.tasks.kind_registry import kind_for
-from intarsia.train.device_tables import DeviceTables, Share, aligned, fixed_size
 from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
-from intarsia.train.recorded_passes import RecordedPass, RecordedPasses
 from intarsia.train.run import Run, head_specs
 from intarsia.train.stepper import RowPredictions
 from intarsia.train.token_losses import TOKEN_KINDS, TokenLosses

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder.device_tables import RING, DeviceTables
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.static_shape import DeviceNoise
 from intarsia.tasks.heads import Pooling
-from intarsia.train.device_tables import RING, DeviceTables
 from intarsia.train.run import Run
 from intarsia.train.training_slots import TrainingSlots
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from intarsia.encoder.device_tables import DeviceTables
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.static_shape import DeviceNoise
 from intarsia.tasks.tagging import NO_TAG
-from intarsia.train.device_tables import DeviceTables
 from intarsia.train.head_losses import HeadLosses
 from intarsia.train.training_slots import TrainingSlots
 

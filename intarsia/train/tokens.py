@@ -1,47 +1,20 @@
-"""Tokenized texts, as segments and as flat arrays (for passes of fixed shape)."""
+"""Tokenized texts: each data set once, for all jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-
-import numpy as np
-
 from intarsia.encoder.encoder import Encoder
-from intarsia.encoder.packed import Segment
+from intarsia.encoder.segment_arrays import SegmentArrays
 from intarsia.tasks.examples import Example, TaskData
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.kind_registry import kind_for
 
 
-class Tokens:
+class Tokens(SegmentArrays):
     """The tokens of one part (train, dev or test) of a data set."""
 
     def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs.segments)
         self.inputs = inputs
-        segments: Sequence[Segment] = inputs.segments
-        self.segments = segments
-        self.lengths = np.array([len(s.ids) for s in segments], np.int64)
-        self.longest = int(self.lengths.max(initial=0))
-
-    @cached_property
-    def offsets(self) -> np.ndarray:
-        """[segments] the start of each segment in `ids`."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    @cached_property
-    def ids(self) -> np.ndarray:
-        """[tokens] the token ids of all segments, concatenated."""
-        return np.fromiter((i for s in self.segments for i in s.ids), np.int32, int(self.lengths.sum()))
-
-    @cached_property
-    def types(self) -> np.ndarray | None:
-        """[tokens] the token types of all segments, concatenated; None if no segment has types."""
-        if all(s.types is None for s in self.segments):
-            return None
-        return np.fromiter(
-            (t for s in self.segments for t in (s.types or [0] * len(s.ids))), np.int32, int(self.lengths.sum())
-        )
 
 
 class Tokenizer:

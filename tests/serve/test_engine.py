@@ -170,14 +170,14 @@ def test_deadlines_and_cancelled_calls_leave_the_queue(held: tuple[Engine, Calla
 def test_a_failing_task_does_not_fail_its_neighbours(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened(bank).engine
     bad = engine.resolve("h1", None).key
-    plain = engine.predictor.run
+    plain = engine.predictor.start
 
-    def run(rows: list, held: dict) -> list:  # type: ignore[type-arg]
+    def start(rows: list, held: dict) -> object:  # type: ignore[type-arg]
         if bad in held:
             raise RuntimeError("no memory")
         return plain(rows, held)
 
-    monkeypatch.setattr(engine.predictor, "run", run)
+    monkeypatch.setattr(engine.predictor, "start", start)
     calls = [engine.submit([Ask(name, "good")]) for name in ("h0", "h1", "h2")]
     assert calls[0].result(60)[0].prediction and calls[2].result(60)[0].prediction
     with pytest.raises(IntarsiaError, match="RuntimeError: no memory"):

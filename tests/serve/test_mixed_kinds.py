@@ -34,8 +34,8 @@ def test_mixed_requests_equal_separate_ones(bank: Bank, monkeypatch: pytest.Monk
     requests = [(task, text) for text in ("a red apple", "good", long) for task in ("colours", "opinion", "again")]
     passes: list[int] = []
     predictor = bank.engine.predictor
-    plain = predictor.run
-    monkeypatch.setattr(predictor, "run", lambda asked, held: passes.append(len(asked)) or plain(asked, held))
+    plain = predictor.start
+    monkeypatch.setattr(predictor, "start", lambda asked, held: passes.append(len(asked)) or plain(asked, held))
     mixed = bank.predict(requests)
     assert len(passes) == 1 and passes[0] > len(requests)
     for (task, text), answer in zip(requests, mixed, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from intarsia.train.device_tables import STEP, DeviceTables, aligned
+from intarsia.encoder.device_tables import STEP, DeviceTables, aligned
 
 
 class RecordedPass:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intarsia.encoder.segment_arrays import SegmentArrays
 from intarsia.kernels import Layout
-from intarsia.train.tokens import Tokens
 
 RING = 4  # host buffers: passes that may be in flight before the host waits
 SMALLEST, STEP = 256, 128  # tokens: the smallest pass, and the distance between the sizes of small passes
@@ -21,7 +21,7 @@ class Share(NamedTuple):
     """The rows of one slot in a pass."""
 
     slot: int
-    tokens: Tokens
+    tokens: SegmentArrays
     rows: np.ndarray
     seed: int = 0
 

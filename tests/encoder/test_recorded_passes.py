@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from intarsia.train import recorded_passes
-from intarsia.train.device_tables import DeviceTables, fixed_size
+from intarsia.encoder import recorded_passes
+from intarsia.encoder.device_tables import DeviceTables, fixed_size
 
 
 class Timed(recorded_passes.RecordedPass):
