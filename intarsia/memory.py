@@ -22,6 +22,24 @@ def _trim() -> Callable[[int], int] | None:
     return malloc_trim
 
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for `mallopt`
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Keep up to 256 MB of freed memory for the next passes, until `MemoryTrim` runs.
+
+    By default the C library returns a freed tensor of a few MB at once, and the next tensor of this size costs a page
+    fault for every 4 kB: an eighth of the time of a float32 pass, and a fifth of an int8 pass.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return
+    mallopt(_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_TRIM_THRESHOLD, 256 << 20)
+
+
 class MemoryTrim:
     """A callable that returns free memory to the operating system, at most once per interval."""
 

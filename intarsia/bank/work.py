@@ -44,6 +44,19 @@ def working_folder(folder: Path) -> Iterator[Path]:
         lock.release()
 
 
+def discard(work: Path, name: str) -> list[Unfinished]:
+    """Delete the checkpoints of a task's runs; raise if there is none, or if a run is going on."""
+    found = [run for run in unfinished(work) if run.name == name]
+    if not found:
+        names = sorted({run.name for run in unfinished(work)})
+        have = f"Unfinished are runs of: {', '.join(names)}." if names else "There is no unfinished run."
+        raise Refused(f"The bank has no unfinished training run of {name!r}. {have}")
+    for run in found:
+        with working_folder(run.path):
+            clear(run.path)
+    return found
+
+
 def run_id(folder: Path) -> str:
     """Return the id of the run whose working folder this is; the first call stores it.
 

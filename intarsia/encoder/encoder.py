@@ -13,9 +13,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from intarsia.encoder import int8_probe
+from intarsia.encoder import proof as proofs
 from intarsia.encoder.attach import attach
+from intarsia.encoder.frozen import FrozenLinear
+from intarsia.encoder.int8 import SERVES_ONLY, Int8Linears
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
+from intarsia.encoder.proof import Proof
 from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import family_of, places
@@ -25,7 +30,8 @@ from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.tokenizing import Tokenizing
 from intarsia.encoder.word_head import read_word_head
-from intarsia.errors import EncoderError
+from intarsia.errors import EncoderError, PrecisionError
+from intarsia.memory import keep_freed_memory
 
 _TOLERANCE = 1e-4  # for the self-check after attaching: float32 rounding, with room for other kernels
 
@@ -37,7 +43,8 @@ class Encoder:
     `transformers` model. It replaces submodules of that model, so the model must not be used elsewhere afterwards.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, proof: Proof | None = None) -> None:
+        """`proof`: what was found when the files that the model was just loaded from were hashed before."""
         self.name = name
         device, dtype = str(model.device), model.dtype
         model.to("cpu", torch.float32)  # for the self-check; the end of `__init__` moves it back
@@ -46,14 +53,15 @@ class Encoder:
         self.shape = Shape.of_model(model)
         self._places = tuple(places(self.family, model))
         self._weights: dict[str, Tensor] = dict(model.named_parameters())
-        self.fingerprint = self._current_fingerprint = fingerprint(self._weights)
-        self.tokenizer_fingerprint = _tokenizer_fingerprint(tokenizer)
+        self.fingerprint = self._current_fingerprint = proof.fingerprint if proof else fingerprint(self._weights)
+        self.tokenizer_fingerprint = proof.tokenizer if proof else _tokenizer_fingerprint(tokenizer)
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
         self.tokenizing = Tokenizing(tokenizer, types=self.family.token_types)
         self.checkpoint: str | None = None  # the source it was loaded from
         self._lock = threading.RLock()
+        self._int8 = False
         model.eval()
         expected = self._plain_states()
         self.switchboard = attach(model, self.family)
@@ -70,25 +78,69 @@ class Encoder:
     ) -> Encoder:
         """Load a base: `minilm` (the embedded one), a `transformers` folder, or a hub name.
 
-        `precision` is bf16 or float32. The default is bf16 on GPUs that support it, and float32 elsewhere.
+        `precision` is bf16, float32 or int8. The default is bf16 on GPUs that support it, and float32 elsewhere. int8
+        is for serving on CPUs, and raises an error on processors where a trial shows that it does not work or pay.
         """
         dtype = _precision(precision, device)
         source = str(name_or_folder)
         folder = embedded_folder() if source == EMBEDDED else folder_of(source)
+        before = {} if folder is None else proofs.stamps(folder)
+        proof = None if folder is None else proofs.find(folder)
         model = read_model(source, folder)
         tokenizer = read_tokenizer(source, folder)
         # The name of a folder is its absolute path, so that a bank finds it from any working directory.
         name = source if source == EMBEDDED or folder is None else str(folder.resolve())
-        encoder = cls(model, tokenizer, name=name)
+        encoder = cls(model, tokenizer, name=name, proof=proof)
+        if folder is not None and proof is None:
+            proofs.store(folder, before, encoder.fingerprint, encoder.tokenizer_fingerprint)
         encoder.checkpoint = str(folder or source)
+        if precision == "int8":
+            encoder.use_int8()
         return encoder if device == "cpu" and dtype == torch.float32 else encoder.to(device, dtype)
 
     def to(self, device: str | None = None, dtype: torch.dtype | None = None) -> Encoder:
         """Move the base or change its precision. `fingerprint` keeps describing the loaded weights."""
+        self.use_int8(False)
         self.model.to(device=device, dtype=dtype)  # in place: `_weights` keeps naming the parameters
         self._current_fingerprint = fingerprint(self._weights) if dtype is not None else self._current_fingerprint
         self._write_counts = self._count_writes()
         return self
+
+    def use_int8(self, on: bool = True) -> None:
+        """Compute the linear layers of the base in dynamic int8, or in float32 again. Only for serving on CPUs.
+
+        The float32 weights and `fingerprint` do not change. Raises if int8 does not work or pay on this processor.
+        """
+        if on and (self.device.type, self.dtype) != ("cpu", torch.float32):
+            raise PrecisionError("int8 needs a float32 base on a CPU. Load the base with precision='int8'.")
+        linears = self._linears()
+        if on:
+            int8_probe.require(linears, self.name)
+            keep_freed_memory()
+        with self._lock:
+            shared, self._int8 = (Int8Linears(), True) if on else (None, False)
+            for linear in linears:
+                linear.int8 = shared
+
+    def _linears(self) -> list[FrozenLinear]:
+        """Return the linear layers of the base, without its pooler."""
+        pooler = f"{self.family.pooler}."
+        named = self.model.named_modules()
+        return [m for name, m in named if isinstance(m, FrozenLinear) and not f"{name}.".startswith(pooler)]
+
+    def check_trains(self) -> None:
+        """Raise if this base serves only."""
+        if self.precision == "int8":
+            raise PrecisionError(SERVES_ONLY)
+
+    @property
+    def precision(self) -> str:
+        """How the linear layers of the base compute: float32, bf16 or int8."""
+        if self._int8:
+            return "int8"
+        return {torch.bfloat16: "bf16", torch.float32: "float32"}.get(
+            self.dtype, str(self.dtype).removeprefix("torch.")
+        )
 
     @property
     def device(self) -> torch.device:
@@ -170,6 +222,8 @@ class Encoder:
         dropout. `padded` uses one padded block instead of the packed layout; it computes the same values, as a
         reference for tests. `above` is (layer, the states [N, d] that enter it): the pass then skips the layers below.
         """
+        if training:
+            self.check_trains()
         span = LayerSpan() if above is None else LayerSpan.above(self._checked_layer(above[0]), above[1], batch, padded)
         return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
 
@@ -294,25 +348,27 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 def _precision(given: str | None, device: str) -> torch.dtype:
     """Return the dtype for a precision option on a device; raise if either is not available."""
-    known = {"bf16": torch.bfloat16, "float32": torch.float32}
+    known = {"bf16": torch.bfloat16, "float32": torch.float32, "int8": torch.float32}
     if given is not None and given not in known:
-        raise EncoderError(f"the precision {given!r} is not known; expected {' or '.join(known)}.")
+        raise PrecisionError(f"the precision {given!r} is not known; expected one of: {', '.join(known)}.")
     try:
         number = torch.device(device).index or 0
     except RuntimeError as error:
-        raise EncoderError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
+        raise PrecisionError(f"the device {device!r} is not known; expected cpu, cuda or cuda:1.") from error
     if not device.startswith("cuda"):
         if given == "bf16":
-            raise EncoderError("bf16 needs a GPU; on CPUs the base computes in float32. Omit --precision.")
+            raise PrecisionError("bf16 needs a GPU; on CPUs the base computes in float32. Omit --precision.")
         return torch.float32
+    if given == "int8":
+        raise PrecisionError("int8 is for CPUs; on GPUs the base computes in bf16 or float32. Omit --precision.")
     if not torch.cuda.is_available():
-        raise EncoderError(
+        raise PrecisionError(
             f"the device {device!r} is not available: PyTorch finds no GPU. Use --device cpu, or install a build of "
             "PyTorch with CUDA on a machine with a GPU."
         )
     if number >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise EncoderError(f"there is no {device}: this machine has {count} GPU(s), numbered from cuda:0.")
+        raise PrecisionError(f"there is no {device}: this machine has {count} GPU(s), numbered from cuda:0.")
     if given is not None:
         return known[given]
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32

@@ -275,16 +275,20 @@ class Dropout(nn.Module):
 
 
 class Gelu(nn.Module):
-    """Replaces the base's GELU: uses a kernel in recorded bf16 passes, and the original module elsewhere."""
+    """Replaces the base's GELU: a kernel in recorded bf16 passes, in place in CPU passes without gradients, and the
+    original module elsewhere."""
 
     def __init__(self, plain: nn.Module, switchboard: Switchboard) -> None:
         super().__init__()
         self.plain, self.switchboard = plain, switchboard
+        self.is_exact = getattr(plain, "act", None) is nn.functional.gelu
 
     def forward(self, x: Tensor) -> Tensor:
         current = self.switchboard.current
         if current is None or not isinstance(current.batch, StaticBatch) or x.dtype != torch.bfloat16:
-            return self.plain(x)
+            # The input is the output of a product, which nothing else reads: without gradients, no copy is needed.
+            in_place = not torch.is_grad_enabled() and x.device.type == "cpu" and self.is_exact
+            return torch.ops.aten.gelu_(x) if in_place else self.plain(x)
         from intarsia.kernels import gelu
 
         return gelu.gelu(x)

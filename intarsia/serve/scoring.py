@@ -22,8 +22,8 @@ def score(
     learned: Learned, examples: Sequence[Example], encoder: Encoder, *, metric: str, max_length: int | None
 ) -> Interval:
     """Return the score with a 95 % interval over the examples."""
-    inputs, predictions = predictions_of(learned, examples, encoder, max_length=max_length)
-    return learned.task_kind.measure(metric, examples, inputs, predictions, RESAMPLES)
+    inputs, rows = predictions_of(learned, examples, encoder, max_length=max_length)
+    return learned.task_kind.measure(metric, examples, inputs, rows, RESAMPLES)
 
 
 def predictions_of(
@@ -31,5 +31,10 @@ def predictions_of(
 ) -> tuple[Inputs, list[np.ndarray]]:
     """Return the examples as rows, and the prediction for each row."""
     inputs = learned.task_kind.inputs(examples, encoder, max_length)
-    task = Served("", Interface(learned.task_kind, max_length=max_length), lambda: learned)
-    return inputs, Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])
+    return inputs, predictions(learned, inputs, encoder)
+
+
+def predictions(learned: Learned, inputs: Inputs, encoder: Encoder) -> list[np.ndarray]:
+    """Return the prediction for each row of the inputs."""
+    task = Served("", Interface(learned.task_kind), lambda: learned)
+    return Predictor(encoder, Limits(slots=1)).predict([(task, segment) for segment in inputs.segments])

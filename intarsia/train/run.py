@@ -103,6 +103,7 @@ class Run:
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         check_job(job, shape)
+        encoder.check_trains()
         self.task_kind = kind_for(data)
         self.head = self.task_kind.head(job.pooling)
         self.metric = settings.metric or default_metric(data.kind, data.labels)

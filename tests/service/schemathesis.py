@@ -1,6 +1,6 @@
-"""Runs the program `schemathesis` over the OpenAPI document of a service: `python -m tests.service.schemathesis PROGRAM`.
+"""Runs the program `schemathesis` over the OpenAPI document of a service.
 
-The program has an environment of its own; `make test-service` makes it.
+`python -m tests.service.schemathesis PROGRAM`. The program has an environment of its own; `make test-service` makes it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from intarsia.bank.bank import Bank
-from intarsia.bank.inlay import Inlay, encode
+from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, Overloaded
 from intarsia.service.app import OPERATIONS
@@ -217,7 +217,7 @@ def test_conflicts(own: Bank, open_service: Running, record: Recorder) -> None:
         body = {**GOOD[handler], "model": "tags"} if handler in GOOD else None
         assert record(open_service, by(handler), body, where=path(by(handler), task="tags")) == 409, handler
     assert record(open_service, by("model"), where="/v1/models/tags") == 409
-    assert record(open_service, by("unload"), where="/v1/tasks/tags/unload") == 409
+    assert record(open_service, by("unload"), where="/v1/tasks/tags/unload") == 200
     assert record(open_service, by("restore"), {"version": 2}, where="/v1/tasks/tags/restore") == 409
     own.remove("tags", 2)
     inlay = own.store.load("rating")
@@ -252,7 +252,7 @@ def test_too_many_rows(own: Bank, record: Recorder) -> None:
 
 
 def content_of(inlay: Inlay) -> bytes:
-    return b"".join(encode(inlay))
+    return forged(inlay)  # `encode` would refuse to write most of them
 
 
 def test_uploads_are_checked(own: Bank, open_service: Running) -> None:
