@@ -16,6 +16,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intarsia import threads
 from intarsia.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from intarsia.client import Client as Client
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
+    from intarsia.errors import IntarsiaWarning as IntarsiaWarning
     from intarsia.methods.registry import *  # noqa: F403
     from intarsia.serve.limits import Limits as Limits
     from intarsia.serve.prediction import Prediction as Prediction
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from intarsia.tasks import load_data as load_data
     from intarsia.train.job import Settings as Settings
 
+threads.prepare()  # before PyTorch is loaded
+
 _MODULES = {
     "Bank": "intarsia.bank.bank",
     "Client": "intarsia.client",
@@ -39,6 +43,7 @@ _MODULES = {
     "Evaluation": "intarsia.bank.bank",
     "Example": "intarsia.tasks",
     "IntarsiaError": "intarsia.errors",
+    "IntarsiaWarning": "intarsia.errors",
     "Limits": "intarsia.serve.limits",
     "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",
@@ -67,8 +72,8 @@ def open(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted([*_MODULES, *_methods(), "open"])
+    if name == "__all__":  # without `open`, which would replace the builtin in `from intarsia import *`
+        return sorted([*_MODULES, *_methods()])
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
@@ -77,7 +82,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__getattr__("__all__")])
+    """The public names, without those that this module imports for itself."""
+    return sorted([*_MODULES, *_methods(), "__version__", "open"])
 
 
 def _methods() -> dict[str, Any]:

@@ -77,7 +77,7 @@ def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
     with (bank / "answers.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert len(found) == 80
-    assert list(found[0]) == ["text", "task", "label", "probability", "p(no)", "p(yes)"]
+    assert list(found[0]) == ["text", "label", "task", "predicted_label", "probability", "p(no)", "p(yes)"]
 
 
 def test_dropout_below_can_be_left_out(bank: Path) -> None:
@@ -96,7 +96,7 @@ def test_tasks_show_evaluate_verify(bank: Path) -> None:
     table = intarsia("tasks", cwd=bank)
     assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning: 1×" in table.stdout
     known = json.loads(intarsia("tasks", "--json", cwd=bank).stdout)
-    assert known["tasks"][0]["task"] == "opinion" and known["total"] > 1
+    assert known["tasks"][0]["name"] == "opinion" and known["total"] > 1
 
     shown = intarsia("show", "opinion", cwd=bank).stdout
     assert "digest" in shown and "bias_correction true" in shown
@@ -224,7 +224,7 @@ def test_two_processes_learn_into_one_bank(base: str, tmp_path: Path) -> None:
         for i in range(2)
     ]
     assert [p.wait() for p in running] == [0, 0]
-    assert [t["task"] for t in json.loads(intarsia("tasks", "--json", cwd=tmp_path).stdout)["tasks"]] == [
+    assert [t["name"] for t in json.loads(intarsia("tasks", "--json", cwd=tmp_path).stdout)["tasks"]] == [
         "task0",
         "task1",
     ]

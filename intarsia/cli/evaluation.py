@@ -25,7 +25,8 @@ AS_THEY_ARE = ("perplexity", "mse", "mae")  # metrics that are not multiplied by
 
 def evaluation_parts(found: Evaluation, mistakes: int) -> list[RenderableType]:
     """Return the parts of the output, from top to bottom."""
-    outcome, parts = found.outcome, list[RenderableType]()
+    outcome = found.outcome
+    parts: list[RenderableType] = []
     value, low, high = (_value(found.metric, x, found.interval.value) for x in found.interval)
     few = "; too few to say more" if found.interval.few else ""
     parts.append(

@@ -77,8 +77,8 @@ def compare(
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
     if not named or seeds < 1:
         raise IntarsiaError(f"Got {len(named)} methods and {seeds} seeds; expected at least 1 method and 1 seed.")
-    task = _hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
-    metric = _metric(task, metric)
+    task = hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
+    metric = metric_of(task, metric)
     given = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size,
         "max_length": default_length(task.kind) if max_length is None else max_length, "metric": metric,
@@ -88,18 +88,18 @@ def compare(
         raise IntarsiaError(f"The search without BERT got {no_bert} minutes; expected more than 0.")
     base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
     Head(1, pooling).tensors(base.shape)  # raises if this base does not support the pooling
-    with _own_folder(Path(folder)) as runs:
+    with own_folder(Path(folder)) as runs:
         rows = train_rows(jobs, base, runs, metric, together=together, watch=watch)
         baseline = None
         if no_bert is not None:
             baseline = search_without_transformer(task, no_bert, metric, runs, search_watch)
-        origin = _provenance(base, task, given, pooling, seeds, command)
+        origin = provenance_of(base, task, given, pooling, seeds, command)
         comparison = Comparison(metric, task.kind, seeds, in_order(rows), baseline, origin)
         write(comparison, folder)
     return comparison
 
 
-def _provenance(
+def provenance_of(
     encoder: Encoder, task: TaskData, given: Mapping[str, Any], pooling: str, seeds: int, command: str | None
 ) -> dict[str, Any]:
     return {
@@ -119,7 +119,7 @@ def _provenance(
     }
 
 
-def _hashed(task: TaskData) -> TaskData:
+def hashed(task: TaskData) -> TaskData:
     """Return the task with a hash of its content in its source; results are stored by this hash."""
     if task.source.get("sha256"):
         return task
@@ -145,7 +145,7 @@ def _jobs(
     }
 
 
-def _metric(task: TaskData, metric: str | None) -> str:
+def metric_of(task: TaskData, metric: str | None) -> str:
     """Return the metric to use, after a check that it can select the best epoch."""
     from intarsia.tasks.metrics import check_choosing, default_metric
 
@@ -155,7 +155,7 @@ def _metric(task: TaskData, metric: str | None) -> str:
 
 
 @contextmanager
-def _own_folder(folder: Path) -> Iterator[Path]:
+def own_folder(folder: Path) -> Iterator[Path]:
     """Lock the comparison's folder against other processes; yield the folder of the runs' results."""
     from filelock import FileLock, Timeout
 

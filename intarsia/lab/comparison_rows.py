@@ -43,7 +43,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     """Return notes for below the table, failed runs first."""
     notes = [f"{row.name}: {problem}" for row in comparison.rows for problem in row.problems]
     rows = comparison.provenance["data"]["rows"]
-    intervals = "with 95 % bootstrap intervals over the test rows"
+    intervals = "with 95 % intervals over the test rows"
     if comparison.seeds > 1:
         intervals = (
             f"mean over {comparison.seeds} seeds ± the standard error of the mean, which does not include the "

@@ -93,7 +93,7 @@ def curves_figure(curves: dict[str, Curve], support: dict[str, int]) -> Figure:
         recall, precision = curves[label]
         axes.plot([0, *recall], [precision[0], *precision], color=colour, label=_short(label), drawstyle="steps-pre")
     _unit(axes, "recall", "precision")
-    legend = axes.legend(fontsize=8.5, frameon=False, loc="lower left")
+    legend = figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=3)
     for text in legend.get_texts():
         text.set_parse_math(False)
     if len(shown) < len(curves):

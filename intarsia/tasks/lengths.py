@@ -49,7 +49,7 @@ class Proposal:
     cost: float  # tokens in a pass, relative to the default length
 
     def __str__(self) -> str:
-        cost = "" if 0.95 < self.cost < 1.05 else f", at {self.cost:.1f} times the tokens of the default"
+        cost = "" if 0.95 < self.cost < 1.05 else f", at {self.cost:.1f} times the tokens"
         return f"{self.tokens} tokens hold {self.whole:.1%} of the texts whole{cost}"
 
 

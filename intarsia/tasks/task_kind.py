@@ -281,6 +281,9 @@ class TaskKind:
             if pairs:
                 raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
             return Example(text)
+        if not (isinstance(text, list | tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)):
+            expected = "(text, other text)" if pairs else "a text"
+            raise IntarsiaError(f"the task {task!r} expects {expected}, found {text!r:.60} ({type(text).__name__}).")
         if not pairs:
             raise IntarsiaError(f"the task {task!r} is over single texts: give a text, not {type(text).__name__}.")
         match text:

@@ -102,6 +102,22 @@ def assert_close(run: Run, other: Run) -> None:
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize("number", [0, 1], ids=["label", "labels"])
+def test_class_weights_count_in_recorded_steps(number: int) -> None:
+    encoder = tiny_with_words().to(DEVICE)
+    weighted, rows = job(number, Bottleneck(4), class_weights="balanced"), [0, 1, 2, 3]
+    recorded = GraphStepper(weighted, encoder, 1)
+    run, other = Run(weighted, encoder, slots_for=recorded.slots_for), Run(weighted, encoder)
+    plain = Run(job(number, Bottleneck(4)), encoder)
+    recorded.step([(run, rows)])
+    expected = step_together([(other, rows)])
+    ((_, loss),) = recorded.losses(wait=True)
+    assert loss == pytest.approx(expected[0], rel=2e-3)
+    assert_close(run, other)
+    assert step_together([(plain, rows)])[0] != pytest.approx(expected[0], rel=1e-3)
+
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
     encoder = tiny_with_words().to(DEVICE)

@@ -1,0 +1,69 @@
+"""The learning curve: one queue for all sizes, nested samples, the same dev and test rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intarsia import Bottleneck
+from intarsia.errors import IntarsiaError
+from intarsia.lab.learning_curve import CurvePoint, LearningCurve, _checked, _sampled, learning_curve
+from intarsia.tasks import load_data
+from intarsia.tasks.splits import same_text
+from tests.support.families import opinions, tiny_with_words
+
+
+def test_a_curve_over_three_sizes(tmp_path: Path) -> None:
+    data = load_data(opinions(150))
+    options = {"method": Bottleneck(4), "folder": tmp_path, "learning_rate": 3e-3, "epochs": 1, "batch_size": 8}
+    curve = learning_curve(data, [10, 40, "all"], seeds=2, encoder=tiny_with_words(), **options)  # type: ignore[arg-type]
+    assert [p.rows for p in curve.points] == [10, 40, len(data.train)]
+    assert all(len(p.scores) == 2 and p.low <= p.score <= p.high for p in curve.points)
+    stored = json.loads((tmp_path / "learning-curve.json").read_text())
+    assert stored["points"][0]["scores"] == list(curve.points[0].scores) and stored["provenance"]["seeds"] == [0, 1]
+    assert (tmp_path / "learning-curve.png").stat().st_size > 5000 and not (tmp_path / "work").exists()
+    seen = []
+    again = learning_curve(
+        data,
+        [10, 40, "all"],
+        seeds=2,
+        encoder=tiny_with_words(),
+        watch=seen.append,
+        **options,  # type: ignore[arg-type]
+    )
+    assert again.points == curve.points and not any(event.progress for event in seen), "nothing is trained again"
+
+
+def test_larger_samples_contain_the_smaller_ones() -> None:
+    from intarsia.lab.compare import hashed
+
+    data = hashed(load_data(opinions(150)))
+    small, large = ({same_text(e) for e in _sampled(data, rows, seed=1).train} for rows in (10, 40))
+    assert small <= large
+    assert _sampled(data, 10, 1).test is data.test
+    assert {e.text for e in _sampled(data, 10, 0).train} != {e.text for e in _sampled(data, 10, 1).train}
+
+
+def test_sizes_are_checked() -> None:
+    data = load_data(opinions(150))
+    assert _checked([], data, 3) == [50, len(data.train)]
+    for sizes in ([1], [10_000]):
+        with pytest.raises(IntarsiaError, match=r"Expected sizes from 2 to 120, or 'all'"):
+            _checked(sizes, data, 1)
+    with pytest.raises(IntarsiaError, match="at least 1"):
+        _checked([10], data, 0)
+
+
+def test_the_advice_compares_the_gain_with_its_error() -> None:
+    def curve(last: float) -> str:
+        points = [
+            CurvePoint(rows, score, score - 0.01, score + 0.01, (score,), 1.0)
+            for rows, score in ((50, 0.7), (200, last))
+        ]
+        return LearningCurve("accuracy", 1, tuple(points), (), {}).advice
+
+    assert curve(0.8) == "From 50 to 200 rows, accuracy changes by +10.0: more rows still help."
+    assert "probably help a little" in curve(0.72)
+    assert "hardly help" in curve(0.705)
