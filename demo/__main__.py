@@ -71,8 +71,7 @@ def learn(bank: Bank, step: Step) -> Entry:
     # The adapters' authors use no bias correction. It makes the early steps larger, which helps in short training runs.
     adam = AdamSettings(bias_correction=False)
     settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, adam=adam, seed=SEED)
-    with console.training_bar(step.name) as watch:
-        return bank.learn(step.name, step.data, Bottleneck(64), settings=settings, watch=watch)
+    return bank.learn(step.name, step.data, Bottleneck(64), settings=settings, progress=True)
 
 
 def run(wheel: Path, folder: Path) -> tuple[Bank, Outcome]:

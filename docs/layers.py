@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "version"),
+    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "threads", "version"),
     ("kernels",),
     ("encoder",),
     ("methods",),
     ("tasks",),
     ("train", "serve"),
+    ("display",),
     ("bank",),
     ("lab", "service", "client"),
     ("cli",),

@@ -16,6 +16,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intarsia import threads
 from intarsia.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from intarsia.tasks import TaskData as TaskData
     from intarsia.tasks import load_data as load_data
     from intarsia.train.job import Settings as Settings
+
+threads.prepare()  # before PyTorch is loaded
 
 _MODULES = {
     "Bank": "intarsia.bank.bank",
@@ -69,8 +72,8 @@ def open(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted([*_MODULES, *_methods(), "open"])
+    if name == "__all__":  # without `open`, which would replace the builtin in `from intarsia import *`
+        return sorted([*_MODULES, *_methods()])
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
@@ -79,7 +82,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__getattr__("__all__")])
+    """The public names, without those that this module imports for itself."""
+    return sorted([*_MODULES, *_methods(), "__version__", "open"])
 
 
 def _methods() -> dict[str, Any]:

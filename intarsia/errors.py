@@ -7,6 +7,7 @@ expected and what to do. The command line prints the message without a traceback
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Any
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules that pip knows by another name
@@ -30,6 +31,10 @@ class UnknownTask(BankError):
 
 class DamagedInlay(BankError):
     """A file of the bank cannot be read, or does not hold what it states."""
+
+
+class Misplaced(BankError):
+    """A file is intact, but is in the folder of another task, or in a bank over another base."""
 
 
 class Refused(BankError):
@@ -91,6 +96,12 @@ def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
     """Raise unless `value`, given for `option`, is one of the choices."""
     if value not in choices:
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
+
+
+def did_you_mean(name: Any, known: Collection[str]) -> str:
+    """A sentence with the known names that look like `name`, with a space before it; empty if none does."""
+    close = get_close_matches(str(name), list(known), n=2)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 MOST_SEED = 2**63 - 1  # what PyTorch's generators take

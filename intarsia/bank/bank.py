@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
-from intarsia.bank.work import unfinished
+from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
-from intarsia.tasks.metrics import Interval, check_choosing, check_metric, default_metric
+from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
+from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
     import numpy as np
 
     from intarsia.bank.export import Exported
+    from intarsia.bank.frames import Probabilities
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method
     from intarsia.serve.ask import Answer, Ask
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
     from intarsia.train.runner import RunnerWatch
+
+
+Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,17 @@ class Bank:
         self.limits = limits
         self._engine: Engine | None = None
         self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        """The folder, the number of tasks and the base; this loads nothing."""
+        try:
+            count, bound = len(self.store.entries()), self.store.encoder
+        except IntarsiaError as error:
+            return f"Bank({str(self.store.folder)!r}, {error})"
+        given = getattr(self._given, "name", self._given)
+        base = bound["name"] if bound else given
+        tasks = f"{count} task{'s' * (count != 1)}" if count else "no tasks yet"
+        return f"Bank({str(self.store.folder)!r}, {tasks}{f', base {base}' if base else ''})"
 
     @property
     def encoder(self) -> Encoder:
@@ -136,23 +152,28 @@ class Bank:
         self,
         name: str,
         data: Any,
-        method: Method | None = None,
+        method: Method | str | None = None,
         *,
         pooling: Pooling = "mean",
         settings: Settings | Mapping[str, Any] | None = None,
         sweep: bool | None = None,
+        progress: bool | None = None,
         watch: Watch | None = None,
         events: RunnerWatch | None = None,
         fresh: bool = False,
         serve_anyway: bool = False,
-        **columns: Any,
+        **options: Any,
     ) -> Entry:
         """Learn a task, store it as the newest version of `name`, and return its entry. Other tasks do not change.
 
-        `data` is a file, a folder, a hub name, examples, or `TaskData`; `columns` are passed to `load_data`. `settings`
-        is a `Settings`, or a mapping with some of its fields; the other fields follow the method's recipe. The bank
-        keeps the epoch with the best validation score, and stores its test score with an interval. If the call is
-        killed, the same call resumes it; `fresh` starts again instead.
+        `data` is a file, a folder, a hub name, a DataFrame, examples, or `TaskData`: all that `load_data` takes.
+        `method` is a method, or its name with a size (`"lora-8"`). `options` are settings (`epochs=3`,
+        `learning_rate=1e-3`) and arguments of `load_data` (`text="review"`); the other settings follow the method's
+        recipe. `settings` gives them as a `Settings` or a mapping instead. The setting `metric` is a name, or a
+        function of the true and the predicted labels.
+
+        The bank keeps the epoch with the best validation score, and stores its test score with an interval. If the call
+        is killed, the same call resumes it; `fresh` starts again instead.
 
         A version that scores worse than the served one on the same test part is kept, and served only with
         `serve_anyway`.
@@ -163,20 +184,23 @@ class Bank:
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
 
-        `watch` is called with the `Progress` of each training step. `events` is called with every `RunnerEvent`: the
-        planned jobs (one, or nine for the grid), each step, and each result.
+        A terminal or notebook shows a progress bar, unless `watch` or `events` is given; `progress=True` shows it
+        anywhere, as lines of text where there is neither, and `progress=False` nowhere. `watch` is called with the
+        `Progress` of each training step. `events` is called with every `RunnerEvent`: the planned jobs (one, or nine
+        for the grid), each step, and each result. The logger `intarsia.train` gets the epochs and results.
         """
         from intarsia.bank.advice import advise
-        from intarsia.bank.learning import learn_alone, tries_grid
-        from intarsia.methods import Bottleneck
+        from intarsia.bank.learning import learn_alone, split_options, tries_grid
+        from intarsia.bank.watching import watching
+        from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
-        from intarsia.train.runner import join_watchers
 
         self._check_trains()
-        self.store.check_name(name)
-        self.store.check_writable(name)
+        self.check_learning(name)
+        method = None if method is None else as_method(method)
+        settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
-        metric = settings.metric if isinstance(settings, Settings) else given.get("metric")
+        metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_data(data, **columns)
@@ -184,62 +208,65 @@ class Bank:
             given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
-        watcher = join_watchers(watch, events)
-        if tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh):
-            return self.sweep({name: task}, pooling=pooling, watch=watcher, serve_anyway=serve_anyway, **given)[name]
-        advise(
-            self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=used.class_weights
-        )
-        job = Job(name, task, used_method, pooling, used)
-        return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
+        grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
+        if not grid:
+            weights = used.class_weights
+            advise(self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=weights)
+        with watching(name, progress, watch, events, explain_grid="sweep=False" if sweep is None else None) as watcher:
+            if grid:
+                return self.sweep(
+                    {name: task}, pooling=pooling, watch=watcher, progress=False, serve_anyway=serve_anyway, **given
+                )[name]
+            job = Job(name, task, used_method, pooling, used)
+            return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
         self,
         tasks: Mapping[str, Any],
-        grid: Grid | None = None,
+        grid: Grid | str | None = None,
         *,
         pooling: Pooling = "mean",
         together: int | None = None,
         score_all: bool = False,
         serve_anyway: bool = False,
+        progress: bool | None = None,
         watch: RunnerWatch | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
         """Train every point of a grid for each task (name → data), store the best of each, and return the entries.
 
-        All jobs form one queue and share passes. The validation part selects the best point. `settings` apply to all
-        jobs: `max_length`, `metric` (one metric, or a mapping from task to metric), and so on. `together` is the number
-        of jobs that share a pass (None: as many as fit). With `score_all`, every point is also scored on the test part,
+        `grid` is a `Grid`, `"small"`, `"paper"` or a .toml file. All jobs form one queue and share passes. The
+        validation part selects the best point. `settings` apply to all jobs: `max_length`, `metric` (one metric, or a
+        mapping from task to metric), and so on. `together` is the number of jobs that share a pass (None: as many as
+        fit). With `score_all`, every point is also scored on the test part,
         for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
 
         If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
+        from intarsia.bank.watching import watching
         from intarsia.tasks.kind_registry import default_length
+        from intarsia.train.grid import read_grid
 
         self._check_trains()
+        if not isinstance(tasks, Mapping):
+            raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
-            self.store.check_name(name)
-            self.store.check_writable(name)
+            self.check_learning(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         if settings.get("max_length") == "auto":  # one length for all jobs: the longest
             settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
         for name, data in loaded.items():
             length = settings.get("max_length") or default_length(data.kind)
-            advise(
-                self.store,
-                self.encoder,
-                name,
-                data,
-                length,
-                metric=settings.get("metric"),
-                class_weights=settings.get("class_weights"),
-            )
-        return run_sweep(
-            self.store, self.encoder, loaded, grid, pooling=pooling, together=together, score_all=score_all,
-            serve_anyway=serve_anyway, watch=watch, **settings,
-        )  # fmt: skip
+            given = {name: settings.get(name) for name in ("metric", "class_weights")}
+            advise(self.store, self.encoder, name, data, length, **given)
+        chosen = read_grid(grid) if isinstance(grid, str) else grid
+        with watching(", ".join(loaded), progress, None, watch) as watcher:
+            return run_sweep(
+                self.store, self.encoder, loaded, chosen, pooling=pooling, together=together, score_all=score_all,
+                serve_anyway=serve_anyway, watch=watcher, **settings,
+            )  # fmt: skip
 
     def propose_length(self, data: TaskData) -> Proposal:
         """Return a maximum length for a task: from the lengths of its texts, the base's limit and the cost."""
@@ -256,46 +283,39 @@ class Bank:
             raise PrecisionError(SERVES_ONLY)
 
     @overload
-    def predict(self, task: str, texts: Sequence[Text], *, version: int | None = None) -> list[Prediction]: ...
+    def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
 
     def predict(
-        self,
-        task: str | Sequence[tuple[str, Text]],
-        texts: Sequence[Text] | None = None,
-        *,
-        version: int | None = None,
+        self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None, *, version: int | None = None
     ) -> list[Prediction]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
-        The task kind determines the type of a text: a string; a tuple of two strings for text pairs; (question,
-        context) for spans; a list of words for tagging; a string with mask tokens for masked-word prediction.
-        `version` asks another version of the task than the served one.
+        `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
+        learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
+        (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
+        prediction. `version` asks another version of the task than the served one.
         """
+        from intarsia.bank.frames import requests_of
         from intarsia.serve.ask import Ask
 
-        if isinstance(task, str):
-            if isinstance(texts, str):
-                raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            asks = [Ask(task, text, version) for text in texts or ()]
-        else:
-            asks = [Ask(name, text, version) for name, text in task]
+        asks = [Ask(name, text, version) for name, text in requests_of(self.store, task, texts, version)]
         return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
 
-    def embed(self, texts: Sequence[Text], task: str | None = None) -> np.ndarray:
+    def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
         """Return a vector for each text (or pair of texts): [texts, width] in float32.
 
         It is the pooled last state of the plain base (the mean over the tokens) or of a task's model (pooled as its
-        head reads it).
+        head reads it). `texts`: as in `predict`.
         """
         import numpy as np
 
+        from intarsia.bank.frames import texts_to_embed
         from intarsia.serve.ask import Ask
 
-        if isinstance(texts, str):
-            raise IntarsiaError("embed expects a list of texts, but got one string: write [text].")
-        vectors = [answer.vector for answer in self._answers([Ask(task, text, embed=True) for text in texts])]
+        asks = [Ask(task, text, embed=True) for text in texts_to_embed(self.store, texts, task)]
+        vectors = [answer.vector for answer in self._answers(asks)]
         return np.stack(vectors) if vectors else np.zeros((0, self.encoder.shape.width), np.float32)  # type: ignore[arg-type]
 
     def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
@@ -305,6 +325,23 @@ class Bank:
             if answer.error is not None:
                 raise answer.error
         return answers
+
+    def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
+        """Return the probability of each label for each text: an array [texts, labels], and the labels."""
+        from intarsia.bank.frames import predict_proba
+
+        return predict_proba(self, task, texts, version)
+
+    def predict_frame(self, frame: Any, tasks: str | Iterable[str] | None = None) -> Any:
+        """Return a copy of a DataFrame with the answers of some tasks (None: all) in new columns.
+
+        The columns are named `task_field`, for example `tone_label` and `tone_probability`. All tasks share passes.
+        Each task reads the columns that it was learned from, else the columns with conventional names. Rows without a
+        text get no answer.
+        """
+        from intarsia.bank.frames import predict_frame
+
+        return predict_frame(self, frame, tasks)
 
     @property
     def engine(self) -> Engine:
@@ -327,21 +364,26 @@ class Bank:
         name: str,
         data: Any,
         *,
-        metric: str | None = None,
+        metric: Any = None,
         version: int | None = None,
         threshold: float | None = None,
         **columns: Any,
     ) -> Evaluation:
-        """Return a task's score on labelled data: the test part of a folder, or all rows of a file or list."""
+        """Return a task's score on labelled data: the test part of a folder, or all rows of a file, list or frame.
+
+        `metric` is a name, or a function of the true and the predicted labels.
+        """
         from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
         from intarsia.tasks.outcome import outcome_of
 
         entry = self.store.entry(name, version)
         inlay = self.store.load(name, entry.version)
-        metric = metric or inlay.metrics.get("metric") or default_metric(inlay.kind, inlay.labels)  # type: ignore[arg-type]
-        check_metric(metric, inlay.kind, inlay.labels)  # type: ignore[arg-type]
-        examples = load_examples(data, kind=cast(Kind, inlay.kind), labels=tuple(inlay.labels), **columns)
+        kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
+        metric = evaluation_metric(metric, inlay.metrics.get("metric"), kind, labels)
+        check_metric(metric, kind, labels)
+        known = inlay.data.get("columns")
+        examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
         learned = inlay.learned_on(self.encoder)
         if threshold is not None:
             learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
@@ -376,8 +418,23 @@ class Bank:
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
-        compared with those that method and head have on it."""
-        return self.store.verify(rebuild, self.base_at_hand())
+        compared with those that method and head have on it. The files of a local base that loading it would take on
+        trust (encoder/proof.py) are hashed again."""
+        changed = self._changed_base()  # first: a wrong proof is deleted, and the base is then hashed whole
+        return [*self.store.verify(rebuild, self.base_at_hand()), *changed]
+
+    def _changed_base(self) -> list[Problem]:
+        from intarsia.encoder import proof
+
+        with contextlib.suppress(IntarsiaError):  # bank.json cannot be read: the store reports it
+            folder = proof.local_folder((self.store.encoder or {}).get("name"))
+            if folder is not None:
+                return [
+                    Problem(folder / name, f"{folder / name}, a file of the base, has changed since it was checked. "
+                            "The next use of the bank checks the base whole; restore the file from its source.")
+                    for name in proof.changed_files(folder)
+                ]  # fmt: skip
+        return []
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
@@ -392,6 +449,15 @@ class Bank:
         keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
         check_folder(folder, force, keep)  # fail before the slow loading of the base
         return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+
+    def check_learning(self, name: str) -> None:
+        """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
+        self.store.check_name(name)
+        self.store.check_writable(name)
+
+    def discard(self, name: str) -> list[Unfinished]:
+        """Delete the checkpoints of a task's unfinished training runs, and return what was deleted."""
+        return discard(self.store.folder / "work", name)
 
     def unfinished(self) -> list[Unfinished]:
         """Return the training runs with a stored checkpoint: interrupted ones and running ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
 from intarsia.bank.work import clear, run_id, stored_by_run, working_folder
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, did_you_mean
 from intarsia.methods import Method
+from intarsia.tasks import load_data
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.train.grid import SMALL
@@ -30,6 +32,39 @@ FOR_A_GRID = (  # settings that no grid searches
 NOTHING_STORED = "Nothing was stored; the same command resumes the training."
 
 GivenSettings = Settings | Mapping[str, Any]
+
+
+def split_options(
+    options: Mapping[str, Any], settings: GivenSettings | None, *, loaded: bool
+) -> tuple[GivenSettings | None, dict[str, Any]]:
+    """Return the settings, with those among the keywords of `learn`, and the keywords for `load_data`.
+
+    `seed` counts as both. Keywords replace values in `settings`. `loaded`: the data is `TaskData`, which takes no
+    keywords.
+    """
+    of_data = tuple(inspect.signature(load_data).parameters)[1:]
+    known = (*Settings.names(), *of_data)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise IntarsiaError(
+            f"learn has no option {unknown[0]!r}.{did_you_mean(unknown[0], known)} "
+            f"Settings: {', '.join(Settings.names())}. Options of the data: {', '.join(of_data)}."
+        )
+    if settings is not None and not isinstance(settings, Settings | Mapping):
+        raise IntarsiaError(
+            f"settings: expected Settings(…) or a mapping such as {{'epochs': 3}}, found a {type(settings).__name__}."
+        )
+    for_data = {name: value for name, value in options.items() if name in of_data}
+    ignored = [name for name, value in for_data.items() if loaded and name != "seed" and value is not None]
+    if ignored:
+        raise IntarsiaError(f"the data is loaded already, so {ignored[0]}= has no effect. Give it to load_data.")
+    given = {name: value for name, value in options.items() if name in Settings.names() and value is not None}
+    if isinstance(settings, Settings):
+        given.pop("seed", None)  # these settings have a seed
+        return settings.changed(**given) if given else settings, for_data
+    Settings.check_names(settings or ())
+    joined = {**(settings or {}), **given}
+    return joined or None, {} if loaded else for_data
 
 
 def given_values(settings: GivenSettings | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from intarsia.cli.console import err, tell
-from intarsia.cli.time_left import TimeLeft
+from intarsia.display.time_left import TimeLeft
 from intarsia.formatting import printable, score, seconds
 from intarsia.lab.comparison import Result
 

@@ -132,7 +132,7 @@ def _command(name: str, help: str) -> None:
 
         from intarsia.cli import console
         from intarsia.cli.paper_tables import paper_tables
-        from intarsia.cli.sweep_table import sweep_table
+        from intarsia.display.show import queue_progress
         from intarsia.lab.paper import EXPERIMENTS, draw, group_names, run, task_names
         from intarsia.lab.paper.plan import ExperimentConfig
         from intarsia.lab.paper.runs import RunStore
@@ -149,7 +149,7 @@ def _command(name: str, help: str) -> None:
 
             base = Encoder.load(encoder, device=device, precision=precision)
             line = shlex.join(["intarsia", *sys.argv[1:]])
-            with resumable(), sweep_table() as watch:
+            with resumable(), queue_progress() as watch:
                 made = run(
                     name, config, base, store, only=groups, data=data, together=together, command=line, watch=watch,
                     log=lambda text: console.err.print(text, markup=False),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, did_you_mean
 from intarsia.methods import registry
 from intarsia.methods.method import Method as Method
 from intarsia.methods.method import Preset as Preset
@@ -64,9 +64,9 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     """
     names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
     if not names:
-        raise IntarsiaError(
-            f"the method {text!r} is not known. Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
-        )
+        close = did_you_mean(text.rpartition("-")[0] or text, PRESETS)
+        known = close or f" Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
+        raise IntarsiaError(f"the method {text!r} is not known.{known}")
     name = max(names, key=len)
     kind, preset = _METHOD_OF_PRESET[name], PRESETS[name]
     sized, size = text != name, text.removeprefix(name).removeprefix("-")
@@ -79,6 +79,19 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
         known = f"its options are: {', '.join(fields)}" if fields else "it has no options"
         raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {known}.")
     return kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
+
+
+def as_method(value: Any) -> Method:
+    """Return a method that is given as such, or as text with options after spaces: `houlsby-64 layers=3-5`."""
+    if isinstance(value, Method):
+        return value
+    if isinstance(value, str) and value.strip():
+        name, *options = value.split()
+        return parse(name, options)
+    found = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60} ({type(value).__name__})"
+    raise IntarsiaError(
+        f"method: expected a name and size such as 'houlsby-64', or a method such as Bottleneck(64); found {found}."
+    )
 
 
 def short_name(config: Mapping[str, Any]) -> str:

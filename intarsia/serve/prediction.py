@@ -35,6 +35,10 @@ class Prediction:
     candidates: list[dict[str, Any]] | None = None  # text, start, probability
     masks: list[dict[str, Any]] | None = None  # start (character), words: the most likely, with probabilities
 
+    def __repr__(self) -> str:
+        """The fields that the task's kind has."""
+        return f"Prediction({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
     def at_threshold(self, threshold: float) -> Prediction:
         """Return the prediction with the labels (of several) whose probability reaches a threshold."""
         if self.labels is None or self.probabilities is None:

@@ -63,6 +63,10 @@ class TaskData:
     test: list[Example]
     source: dict[str, Any]  # provenance, as plain JSON values
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{len(getattr(self, part)):,} {part}" for part in ("train", "dev", "test"))
+        return f"TaskData({self.kind!r}, {self.asks}; {rows})"
+
     @property
     def pairs(self) -> bool:
         """Whether the examples are text pairs: either all are or none is."""

@@ -17,7 +17,7 @@ def load_hub(name: str, config: str | None) -> Gathered:
     splits = download(name, config)
     roles = SPLIT_NAMES if len(splits) > 1 else dict.fromkeys(splits, "all")
     tables = {
-        roles[split]: _table(f"{full_name} ({split})", data, roles[split])
+        roles[split]: table_of_dataset(f"{full_name} ({split})", data, roles[split])
         for split, data in splits.items()
         if split in roles
     }
@@ -60,10 +60,10 @@ def _first_line(error: Exception) -> str:
     return " ".join(lines[:2]) or type(error).__name__
 
 
-def _table(name: str, data: Any, split: str) -> RawTable:
-    """The table of a hub split, with class names and with None for hidden labels."""
-    rows = data.to_list()
-    for column, feature in data.features.items():
+def table_of_dataset(name: str, data: Any, split: str = "all") -> RawTable:
+    """The table of a data set of the library `datasets`, with class names and with None for hidden labels."""
+    rows = data.to_list() if hasattr(data, "to_list") else [dict(row) for row in data]
+    for column, feature in (data.features or {}).items():
         names = class_names(feature)
         if names:
             for row in rows:
@@ -72,7 +72,7 @@ def _table(name: str, data: Any, split: str) -> RawTable:
             # The hub stores hidden numeric labels as -1.
             for row in rows:
                 row[column] = None
-    lines = list(data.features) == ["text"]  # WikiText has one row per line
+    lines = list(data.features or ()) == ["text"]  # WikiText has one row per line
     return RawTable(name, "row", range(1, len(rows) + 1), rows, lines)
 
 

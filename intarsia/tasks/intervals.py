@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.tasks.metrics import Interval, bootstrap, bootstrap_of, positive_label
+from intarsia.tasks.own_metric import OwnMetric
 from intarsia.tasks.ranking import measure_of, ranked_labels
 
 Array = NDArray[Any]
@@ -37,6 +38,8 @@ def interval(
     found = bootstrap(metric, gold, predicted, labels=labels, resamples=resamples, level=level)
     if not resamples:
         return found
+    if isinstance(metric, OwnMetric):  # its range is not known
+        return found.marked(len(gold) < FEW)
     if metric == "accuracy":
         low, high = wilson(found.value, len(gold), level)
         return Interval(found.value, low, high).marked(len(gold) < FEW)

@@ -23,6 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from intarsia.errors import DataError
 from intarsia.tasks.entities import has_entities
 from intarsia.tasks.examples import Kind
+from intarsia.tasks.own_metric import KINDS as OWN_KINDS
+from intarsia.tasks.own_metric import OwnMetric, named_metric
 from intarsia.tasks.ranking import RANKING, RANKING_KINDS, ranked_labels, ranks
 
 Array = NDArray[Any]
@@ -248,6 +250,29 @@ def positive_label(labels: Sequence[str], metric: str = "f1") -> str:
     return first if second.casefold().endswith(first.casefold()) else second
 
 
+def evaluation_metric(given: Any, stored: str | None, kind: Kind, labels: Sequence[str]) -> str:
+    """The metric of an evaluation: the given name or function, else the one that the task was trained by."""
+    if given is not None:
+        return named_metric(given) or ""
+    if stored is None:
+        return default_metric(kind, labels)
+    try:
+        check_metric(stored, kind, labels)
+    except DataError as error:
+        raise DataError(
+            f"the task was trained by the function {stored!r}, which is not stored with it: give the function again "
+            f"(metric=…), or the name of a metric. {error}"
+        ) from None
+    return stored
+
+
+def metrics_of(kind: Kind) -> tuple[str, ...]:
+    """The names of the metrics that apply to a kind of task."""
+    if kind in RATIOS:
+        return tuple(RATIOS[kind])
+    return tuple(name for name, metric in METRICS.items() if kind in metric.kinds)
+
+
 def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise unless the best model can be selected by `metric`: higher must be better."""
     check_metric(metric, kind, labels)
@@ -260,6 +285,10 @@ def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
 
 def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise, listing the possible metrics, unless `metric` applies to a task of this kind with these labels."""
+    if isinstance(metric, OwnMetric):
+        if kind not in OWN_KINDS:
+            raise DataError(f"{metric}: a function is no metric of {kind}. Expected one of {', '.join(RATIOS[kind])}.")
+        return
     if kind in RATIOS:
         if metric not in RATIOS[kind]:
             raise DataError(f"{metric} does not apply to {kind}. Expected one of {', '.join(RATIOS[kind])}.")
@@ -271,6 +300,11 @@ def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     if ranks(metric) and kind in RANKING_KINDS:
         ranked_labels(metric, labels, None)
         return
+    if metric.partition(":")[0] not in metrics_of(kind):
+        more = " (f1:LABEL names the label of f1)" if kind == "label" else ""
+        raise DataError(
+            f"{metric} is no metric of the kind {kind}. Expected one of {', '.join(metrics_of(kind))}{more}."
+        )
     sample = {"label": np.zeros(1, int), "labels": np.zeros((1, len(labels)), bool), "score": np.zeros(1)}[kind]
     _measure(metric, sample, sample, labels)
 
@@ -294,6 +328,9 @@ def bootstrap(
 
     A seed draws the same rows for all predictions and metrics, so their intervals are comparable.
     """
+    if isinstance(metric, OwnMetric):
+        true, found = _named(np.asarray(gold), labels), _named(np.asarray(predicted), labels)
+        return Interval(*metric.interval(true, found, resamples, seed, level))
     gold, predicted = np.asarray(gold), np.asarray(predicted)
     kind, measure = _measure(metric, gold, predicted, labels)
     count = len(labels)
@@ -313,6 +350,12 @@ def _renumbered(
     if given:
         measure = partial(f1, positive=int(np.searchsorted(present, given["positive"])))
     return np.searchsorted(present, gold), np.searchsorted(present, predicted), measure, len(present)
+
+
+def _named(values: Array, labels: Sequence[str]) -> Array:
+    """The labels as a user's function gets them: names for one label, zeros and ones for several, or scores."""
+    kind = _kind(values)
+    return np.array(labels)[values] if kind == "label" else values.astype(int) if kind == "labels" else values
 
 
 def bootstrap_ratio(counts: Array, *, resamples: int = 1000, seed: int = 0, level: float = 0.95) -> Interval:

@@ -236,7 +236,11 @@ class Spans(TaskKind):
         """A question with its context, given as a `Question` or as (question, context)."""
         if isinstance(text, Question):
             return text
-        if isinstance(text, str) or len(text) != 2 or not all(isinstance(t, str) and t.strip() for t in text):
+        if (
+            not isinstance(text, list | tuple)
+            or len(text) != 2
+            or not all(isinstance(t, str) and t.strip() for t in text)
+        ):
             raise IntarsiaError(f"the task {task!r} answers questions about a text: give (question, context).")
         return Question(text[0], text[1])
 

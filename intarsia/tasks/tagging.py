@@ -27,6 +27,7 @@ from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.intervals import widened
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
+from intarsia.tasks.own_metric import OwnMetric
 from intarsia.tasks.task_kind import TaskKind
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class Tags(TaskKind):
         """Accuracy over words, or F1 over entities, with its bootstrap interval over sentences."""
         check_metric(metric, self.kind, self.labels)
         found = [[tag for tag, _ in sentence] for sentence in self.tagged(examples, inputs, predictions)]
+        if isinstance(metric, OwnMetric):
+            return Interval(*metric.interval([[*_tags(example)] for example in examples], found, resamples, 0, 0.95))
         count = _count_right_words if metric == "accuracy" else _count_right_entities
         counts = [count(_tags(example), tags) for example, tags in zip(examples, found, strict=True)]
         measured = bootstrap_ratio(np.array(counts, float), resamples=resamples)

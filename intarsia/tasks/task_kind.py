@@ -191,7 +191,10 @@ class TaskKind:
         if self.temperature != 1.0:
             logits = logits / self.temperature
         if self.kind == "label":
-            return torch.softmax(logits, -1).numpy()
+            # NumPy: for the few rows and labels of an answer, calling PyTorch takes longer than the computation.
+            values = logits.numpy()
+            powers = np.exp(values - values.max(-1, keepdims=True))
+            return powers / powers.sum(-1, keepdims=True)
         if self.kind == "labels":
             return rowwise.elementwise(torch.sigmoid, logits).numpy()
         return logits.numpy() * self.spread + self.mean
@@ -281,6 +284,9 @@ class TaskKind:
             if pairs:
                 raise IntarsiaError(f"the task {task!r} is over text pairs: give (text, other text).")
             return Example(text)
+        if not (isinstance(text, list | tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)):
+            expected = "(text, other text)" if pairs else "a text"
+            raise IntarsiaError(f"the task {task!r} expects {expected}, found {text!r:.60} ({type(text).__name__}).")
         if not pairs:
             raise IntarsiaError(f"the task {task!r} is over single texts: give a text, not {type(text).__name__}.")
         match text:

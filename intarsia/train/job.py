@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from intarsia.errors import IntarsiaError, check_seed
+from intarsia.errors import IntarsiaError, check_seed, did_you_mean
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.kind_registry import FEWEST, default_length
+from intarsia.tasks.own_metric import named_metric
 from intarsia.train.optimizer import AdamSettings
 
 BALANCED = "balanced"
@@ -36,20 +37,45 @@ class Settings:
     trunk_dropout: bool = (
         True  # whether it is on in the trunk too; False: the trunk's states are computed once and cached
     )
-    metric: str | None = None  # the metric that selects the best checkpoint; None: the task kind's default
+    # The metric that selects the best checkpoint; None: the task kind's default. A function becomes a name that has a
+    # function (`tasks/own_metric.py`).
+    metric: str | None = None
     seed: int = 0
     class_weights: str | Mapping[str, float] | None = None  # "balanced", or a weight for each label
     calibrate: bool = True  # find a temperature on the dev part
     threshold: float | None = None  # for several labels, all of them; None: find one for each on the dev part
 
     @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names that `for_method` takes: the fields, and those of Adam."""
+        return *(f.name for f in fields(cls)), *(f.name for f in fields(AdamSettings))
+
+    @classmethod
     def for_method(cls, method: Method, **given: Any) -> Settings:
         """Return the method's recipe; settings in `given` that are not None replace its values."""
+        cls.check_names(given)
         chosen = {**method.recipe, **{k: v for k, v in given.items() if v is not None}}
-        adam = {k: chosen.pop(k) for k in ("eps", "bias_correction") if k in chosen}
+        adam = {f.name: chosen.pop(f.name) for f in fields(AdamSettings) if f.name in chosen}
         if adam:
             chosen["adam"] = AdamSettings(**adam)
         return cls(**chosen)
+
+    @classmethod
+    def check_names(cls, given: Iterable[str]) -> None:
+        """Raise if a name is not that of a setting."""
+        if unknown := [name for name in given if name not in cls.names()]:
+            raise IntarsiaError(
+                f"{unknown[0]!r} is not a setting.{did_you_mean(unknown[0], cls.names())} "
+                f"Settings: {', '.join(cls.names())}."
+            )
+
+    def changed(self, **given: Any) -> Settings:
+        """Return these settings with the values in `given`."""
+        self.check_names(given)
+        adam = {f.name: given.pop(f.name) for f in fields(AdamSettings) if f.name in given}
+        if adam:
+            given["adam"] = replace(given.get("adam", self.adam), **adam)
+        return replace(self, **given)
 
     @classmethod
     def for_task(cls, method: Method, data: TaskData, **given: Any) -> Settings:
@@ -67,6 +93,9 @@ class Settings:
         return replace(settings, epochs=max(settings.epochs, math.ceil(FEWEST_STEPS / steps)))
 
     def __post_init__(self) -> None:
+        for option, kind in _KINDS.items():
+            object.__setattr__(self, option, _checked(option, getattr(self, option), kind))
+        object.__setattr__(self, "metric", named_metric(self.metric))
         check_seed(self.seed)
         for option in ("learning_rate", "epochs", "batch_size", "max_length"):
             if getattr(self, option) <= 0:
@@ -88,6 +117,30 @@ class Settings:
             raise IntarsiaError(
                 f"class_weights {self.class_weights!r} is not known; expected {BALANCED!r} or a weight for each label."
             )
+
+
+_KINDS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("learning_rate", "warmup"), ("number", "a number")),
+    **dict.fromkeys(("epochs", "batch_size", "max_length", "seed"), ("int", "a whole number")),
+    "patience": ("int or None", "a whole number or None"),
+    **dict.fromkeys(("dropout", "trunk_dropout", "calibrate"), ("bool", "True or False")),
+    "threshold": ("number or None", "a number or None"),
+}  # the type of each setting, and its name for people
+
+
+def _checked(option: str, value: Any, kind: tuple[str, str]) -> Any:
+    """Return a setting as a plain Python value; raise if its type is wrong."""
+    plain = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value  # NumPy's numbers
+    right = {
+        "number": isinstance(plain, int | float) and not isinstance(plain, bool),
+        "number or None": plain is None or (isinstance(plain, int | float) and not isinstance(plain, bool)),
+        "int": isinstance(plain, int) and not isinstance(plain, bool),
+        "int or None": plain is None or (isinstance(plain, int) and not isinstance(plain, bool)),
+        "bool": isinstance(plain, bool),
+    }
+    if not right[kind[0]]:
+        raise IntarsiaError(f"{option} must be {kind[1]}, not {value!r} ({type(value).__name__}).")
+    return plain
 
 
 @dataclass(frozen=True)

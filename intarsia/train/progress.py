@@ -31,6 +31,9 @@ class Progress:
     resumed_at: int
     reading: float | None = None  # before the first step of feature-based jobs: the share of texts the base has read
 
+    def __repr__(self) -> str:
+        return f"Progress({self.job.name!r}, step {self.step} of {self.steps}, {self})"
+
     def __str__(self) -> str:
         """One line for a progress bar."""
         if self.reading is not None:

@@ -117,16 +117,17 @@ def characters_read(job: Job) -> float:
     return job.settings.epochs * sum(len(e.text) + len(e.pair or "") for e in job.data.train)
 
 
-def join_watchers(watch: Watch | None, events: RunnerWatch | None) -> RunnerWatch | None:
-    """Join two watchers of the runner: `watch` gets the progress of training steps only, `events` gets every event."""
-    if watch is None:
-        return events
+def join_watchers(watch: Watch | None, *events: RunnerWatch | None) -> RunnerWatch | None:
+    """Join watchers of the runner: `watch` gets the progress of training steps only, `events` get every event."""
+    watchers = [each for each in events if each is not None]
+    if watch is None and len(watchers) < 2:
+        return watchers[0] if watchers else None
 
     def notify(event: RunnerEvent) -> None:
-        if event.progress is not None:
+        if event.progress is not None and watch is not None:
             watch(event.progress)
-        if events is not None:
-            events(event)
+        for each in watchers:
+            each(event)
 
     return notify
 

@@ -13,7 +13,8 @@ import intarsia
 from intarsia import files
 from intarsia.bank import learning
 from intarsia.bank.sweep import SweepResults
-from intarsia.cli import sweep_table, time_left
+from intarsia.display import board as boards
+from intarsia.display import time_left
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, to_dict
 from intarsia.tasks import load_data
@@ -215,7 +216,7 @@ def _progress(planned: PlannedJob, step: int) -> RunnerEvent:
 def test_the_time_left_does_not_jump_where_jobs_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time_left.time, "monotonic", lambda: clock[0])
-    board, data = sweep_table.Board(), load_data(opinions(20))
+    board, data = boards.Board(), load_data(opinions(20))
     jobs = [
         Job("task", data, Bottleneck(4), settings=Settings(learning_rate=rate))
         for rate in (1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 6e-4, 7e-4, 8e-4)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from intarsia.cli.sweep_table import Board
+from intarsia.display.board import Board
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.methods import (

@@ -1,13 +1,11 @@
-"""The progress of a sweep: a live table on a terminal, elsewhere one line for each finished job."""
+"""The state of a queue of jobs while it runs: a table, or one line for each finished job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from intarsia.cli.console import err, tell, training_bar
-from intarsia.cli.time_left import TimeLeft
+from intarsia.display.terminal import tell
+from intarsia.display.time_left import TimeLeft
 from intarsia.formatting import score
 from intarsia.methods import full_name, to_dict
 
@@ -15,56 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from intarsia.train.job import Job
-    from intarsia.train.runner import RunnerEvent, RunnerResult, RunnerWatch
-
-
-@contextmanager
-def sweep_table(*, quiet: bool = False) -> Iterator[RunnerWatch | None]:
-    """Yield a watcher that shows the runner's events, or None if `quiet`."""
-    if quiet:
-        yield None
-        return
-    board = Board()
-    if not err.is_terminal:
-        yield board.lines
-        return
-    from rich.live import Live
-
-    with Live(board.table(), console=err, refresh_per_second=2) as live:
-
-        def watch(event: RunnerEvent) -> None:
-            board.take(event)
-            live.update(board.table())
-
-        yield watch
-
-
-@contextmanager
-def learning_progress(name: str, *, quiet: bool = False, explain_grid: bool = False) -> Iterator[RunnerWatch]:
-    """Yield a watcher that shows a progress bar for one run, or the table for a grid.
-
-    `explain_grid`: say why a grid is tried, because the user did not ask for it.
-    """
-    from intarsia.train.runner import join_watchers
-
-    with ExitStack() as shown:
-        watch: RunnerWatch | None = None
-
-        def show(event: RunnerEvent) -> None:
-            nonlocal watch
-            if event.planned is not None and len(event.planned) > 1:
-                if explain_grid:
-                    err.print(
-                        f"Training {len(event.planned)} settings at once, which costs little more than one run "
-                        "(--no-sweep trains one run)."
-                    )
-                watch = shown.enter_context(sweep_table(quiet=quiet))
-            elif event.planned is not None:
-                watch = join_watchers(shown.enter_context(training_bar(name, quiet=quiet)), None)
-            if watch is not None:
-                watch(event)
-
-        yield show
+    from intarsia.train.runner import RunnerEvent, RunnerResult
 
 
 class Board:
@@ -102,10 +51,8 @@ class Board:
             self.read = read
         if event.result is not None and event.job is not None:
             task = event.job.name
-            tell(
-                f"{task} {len(self.ended[task])}/{self.jobs[task]}: {described(event.job)}: {_dev(event.result)} · "
-                f"{self.left}"
-            )
+            place = f"{task} {len(self.ended[task])}/{self.jobs[task]}"
+            tell(f"{place}: {described(event.job)}: {dev_score(event.result)} · {self.left}")
 
     def table(self) -> Table:
         """Return the table of all tasks."""
@@ -121,7 +68,7 @@ class Board:
             scored = [(job, result) for job, result in ended if result.dev is not None]
             best = max(scored, key=lambda pair: pair[1].dev or 0.0, default=None)
             waiting = max(0, count - len(ended) - running)
-            shown = ("–", "–") if best is None else (described(best[0]), _dev(best[1]))
+            shown = ("–", "–") if best is None else (described(best[0]), dev_score(best[1]))
             table.add_row(task, str(len(ended)), str(running), str(waiting), *shown)
         return table
 
@@ -133,5 +80,6 @@ def described(job: Job) -> str:
     return f"{full_name(to_dict(job.method))} lr {s.learning_rate:g} · {epochs} · seed {s.seed}"
 
 
-def _dev(result: RunnerResult) -> str:
+def dev_score(result: RunnerResult) -> str:
+    """Return the validation score of a result for people."""
     return "diverged" if result.dev is None else score(result.dev)
