@@ -120,8 +120,9 @@ def _line(reason: str) -> str:
 WHY = """\
 `make campaign` attacks a bank for 20 minutes; `make campaign MINUTES=120` for longer. It kills processes, ends them at
 each file operation, lets file operations fail, feeds changed files to every reader, and lets threads and processes
-share one bank. Each case has a seed, and a failure is repeated by its seed. What the campaign finds becomes a test in
-`make test`. This page is generated from `results/campaign.json`; the program is in `tests/campaign/`.
+share one bank. Each case has a seed that repeats it, except for the moments of kills and of other processes:
+`python -m tests.campaign --only PART --case SEED`. What the campaign finds becomes a test in `make test`. This page is
+generated from `results/campaign.json`; the program is in `tests/campaign/`.
 """.splitlines()
 
 WHAT = """\
