@@ -196,6 +196,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
+    assert "opinion: going on from epoch " in again.stderr and " of 6" in again.stderr
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
     assert steps == 6 * 80
     assert json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"] == []
