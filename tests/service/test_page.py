@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -268,7 +269,8 @@ def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder
         page("#key").clear()
         page("#key").send_keys("secret\t")
         page.says("#preview-problem", "column")
-    with running(Bank(learned, encoder), jobs=False) as service:
+    with running(Bank(learned, encoder)) as service:
+        service.service.options = dataclasses.replace(service.service.options, jobs=False)
         browser.get(service.url)
         Page(browser).says("#learn-off", "Jobs are switched off")
     browser.get_log("browser")  # the refusals above

@@ -107,7 +107,7 @@ function plain({ problem: said, columns }, asked) {
 }
 
 function summary({ kind, labels, distinct, rows, notes }) {
-  const parts = Object.entries(rows).map(([part, count]) => `${number(count)} ${part}`).join(", ");
+  const parts = ["train", "dev", "test"].map((part) => `${number(rows[part])} ${part}`).join(", ");
   const shown = Object.entries(labels || {}).slice(0, LABELS).map(([label, count]) => `${label} (${number(count)})`).join(", ");
   const rest = (distinct || 0) - LABELS;
   return [

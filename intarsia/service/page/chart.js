@@ -6,9 +6,9 @@ const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [360, 170, 44, 10, 10, 24];
 
 const plain = (value) => String(Number(value.toPrecision(3)));
 
-// Three or so round values from `low` to `high`.
+// A few round values from `low` to `high`.
 export function ticks(low, high, least = 0) {
-  const rough = (high - low) / 3 || 1;
+  const rough = (high - low) / 4 || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = Math.max(least, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough));
   const found = [];

@@ -46,7 +46,7 @@ function content(served, versions) {
 }
 
 function facts(task) {
-  const rows = task.rows ? Object.entries(task.rows).map(([part, count]) => `${part} ${number(count)}`).join(", ") : "–";
+  const rows = task.rows ? ["train", "dev", "test"].filter((part) => part in task.rows).map((part) => `${number(task.rows[part])} ${part}`).join(", ") : "–";
   const given = [
     ["Kind", task.pairs ? `${kindName(task.kind)}, of two texts` : kindName(task.kind)],
     ["Labels", (task.labels || []).join(", ") || "–"],
