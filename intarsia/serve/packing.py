@@ -62,8 +62,13 @@ class PlannedPass:
         staged = None if resident is not None else self.host.peek(key)
         if resident is None and staged is None:
             return False
-        learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
         self.tasks[key] = staged
+        if resident is not None and resident.slots is not None:  # the usual case, without a look at the method
+            slots = resident.slots
+            self._kinds[key] = slots.key if slots.recorded else None
+            self._rooms[key] = slots.key, slots.capacity
+            return True
+        learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
         self._kinds[key] = self.predictor.pass_key(learned, key)
         self._rooms[key] = residents.shape_key(learned), residents.capacity(learned)
         return True
