@@ -31,7 +31,7 @@ def test_a_few_cases_of_each_part(world: World) -> None:
 
 def test_a_few_inputs_of_each_kind(world: World) -> None:
     for kind, count in {"inlays": 200, "headers": 20, "readers": 40, "columns": 20, "states": 50, "models": 2}.items():
-        tally = fuzz._batch(world, kind, range(1, 1 + count), 1e18)
+        tally = fuzz.batch(world, kind, range(1, 1 + count), 1e18)
         assert not tally.failures and tally.counts["inputs"] == count, kind
 
 

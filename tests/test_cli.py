@@ -196,6 +196,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
+    assert "opinion: going on from epoch " in again.stderr and " of 6" in again.stderr
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
     assert steps == 6 * 80
     assert json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"] == []
@@ -403,3 +404,25 @@ def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monke
     assert compared.exit_code == 0, compared.output
     found = json.loads(compared.stdout)
     assert found["metric"] == "likelihood" and "one vector per text" in compared.stdout
+
+
+def test_evaluate_all_takes_data_by_task_and_prints_both_precisions() -> None:
+    from intarsia.bank.precision_report import Measured, PrecisionReport, TaskReport
+    from intarsia.cli.precision_table import _sources, report_parts
+    from intarsia.errors import IntarsiaError
+
+    assert _sources(["folder"]) == "folder" and _sources([]) is None
+    assert _sources(["a=x.csv", "b=y=z.csv"]) == {"a": "x.csv", "b": "y=z.csv"}
+    for wrong in (["a=x.csv", "folder"], ["a=x", "a=y"], ["=x", "b=y"]):
+        with pytest.raises(IntarsiaError, match="expected NAME=FILE"):
+            _sources(wrong)
+    times = {"float32": Measured(0.80, 2.0), "int8": Measured(0.79, 1.0)}
+    tasks = (
+        TaskReport("a", 1, "label", None, "a.csv", "accuracy", 100, 1000, times, 0.03),
+        TaskReport("b", 1, "label", problem="no data"),
+    )
+    shown, problem, speed, ratio = report_parts(PrecisionReport("base", tasks))
+    assert [cell for column in shown.columns for cell in column.cells][-4:] == ["-1.00", "-1.00", "3.00%", "3.00%"]
+    assert (
+        problem == "b: not measured: no data" and "float32 500, int8 1,000" in str(speed) and "2.00 times" in str(ratio)
+    )

@@ -24,6 +24,7 @@ from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionErr
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
+from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Bank:
         metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
-        task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
             given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()

@@ -30,7 +30,6 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
-    TaskArgument,
     TextColumn,
     ThresholdOption,
     TrunkDropoutOption,
@@ -302,16 +301,33 @@ def sweep(
 
 @app.command(rich_help_panel="Tasks")
 def evaluate(
-    name: TaskArgument,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False,
+            autocompletion=completion.tasks)
+    ] = None,
     data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A labelled file, or a folder with a test part.",
-            show_default=False,
-            autocompletion=completion.data,
+        str | None,
+        typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.", show_default=False,
+            autocompletion=completion.data),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Score all tasks of the bank instead; with [cyan]--precision int8[/] beside float32."
         ),
-    ],
+    ] = False,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="NAME=FILE", show_default="what each task learned from",
+            help="With --all: labelled data of a task, or one folder with files named after tasks.",
+        ),
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(help="With --all: texts whose answers are compared for tasks without labelled data."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="With --all: use at most this many rows of each task.")] = None,
     metric: Annotated[
         str | None, typer.Option(help="The metric.", show_default="the task's", callback=checks.metric)
     ] = None,
@@ -334,14 +350,27 @@ def evaluate(
         typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
     ] = None,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
+
+    `intarsia evaluate --all --precision int8` reports the loss of int8 over all
+    tasks: scores, changed answers and speed, beside float32.
 
     `--mistakes 20` adds the worst mistakes with their texts, and `--figures` writes images. `--json` has all of it.
     """
     from intarsia.cli import console
     from intarsia.cli.evaluation import evaluation_parts
 
+    if every:
+        from intarsia.cli.precision_table import evaluate_all
+
+        alone = (name, data, metric, text, pair, label, version, threshold, figures, sep, encoding)
+        if any(value is not None for value in alone) or mistakes:
+            raise IntarsiaError("--all takes only --data, --texts, --limit and the options of the bank.")
+        evaluate_all(existing_bank(bank, encoder, device, precision), sources or (), texts, limit, json)
+        return
+    if name is None or data is None or sources or texts is not None or limit is not None:
+        raise IntarsiaError("give a task's NAME and its DATA, or --all (with --data, --texts and --limit).")
     opened = existing_bank(bank, encoder, device, precision)
     header = opened.show(name, version).header
     if metric is not None:  # what does not fit the task is refused before the base is loaded

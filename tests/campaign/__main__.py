@@ -34,9 +34,10 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("results/campaign.json"))
     parser.add_argument("--page", type=Path, default=Path("docs/campaign.md"))
     parser.add_argument("--case", type=int, help="run one case of one part (--only), by its seed, and write nothing")
+    parser.add_argument("--kind", choices=list(fuzz.TARGETS), default="inlays", help="of the fuzzed input of --case")
     given = parser.parse_args()
     if given.case is not None:
-        return _one(given.only[0], given.case)
+        return _one(given.only[0], given.case, given.kind)
     earlier = report.runs(given.results)
     seed = len(earlier) if given.seed is None else given.seed
     tallies = run(given.only, given.minutes * 60, seed)
@@ -46,7 +47,8 @@ def main() -> int:
     for part, tally in tallies.items():
         print(f"{part}: {dict(tally.counts)}")
         for failure in tally.failures:
-            print(f"  {failure['case']} (--only {part} --case {failure['seed']}): {failure['reason']}")
+            kind = f" --kind {failure['case'].partition(': ')[2]}" if part == "fuzz" else ""
+            print(f"  {failure['case']} (--only {part} --case {failure['seed']}{kind}): {failure['reason']}")
     print(f"{failures} failures")
     return 1 if failures else 0
 
@@ -71,9 +73,12 @@ def run(parts: list[str], seconds: float, seed: int) -> dict[str, Tally]:
     return tallies
 
 
-def _one(part: str, case: int) -> int:
+def _one(part: str, case: int, kind: str) -> int:
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-        tally = PARTS[part][1](World(Path(folder)), Budget.of(case // 10**9, case % 10**9, 600.0, most=1))
+        if part == "fuzz":
+            tally = fuzz.batch(World(Path(folder)), kind, range(case, case + 1), time.monotonic() + 600)
+        else:
+            tally = PARTS[part][1](World(Path(folder)), Budget.of(case // 10**9, case % 10**9, 600.0, 1))
     print(dict(tally.counts))
     for failure in tally.failures:
         print(failure["reason"])

@@ -82,13 +82,13 @@ def run(world: World, budget: Budget) -> Tally:
         kind = draw.choices(list(CHANCES), list(CHANCES.values()))[0]
         count = min(A_PROCESS[kind], budget.first + budget.most - first)
         seeds = range(budget.seed * 10**9 + first, budget.seed * 10**9 + first + count)
-        tally.take(_batch(world, kind, seeds, budget.ends))
+        tally.take(batch(world, kind, seeds, budget.ends))
         first += count
     tally.counts["next"] = first - budget.first
     return tally
 
 
-def _batch(world: World, kind: str, seeds: range, ends: float) -> Tally:
+def batch(world: World, kind: str, seeds: range, ends: float) -> Tally:
     """Run the inputs of some seeds in a child. If it dies, the input that it died of is a failure."""
     tally, place = Tally(), mmap.mmap(-1, 8)  # shared with the child: the number of the input
     at = 0
@@ -251,7 +251,9 @@ def values_of() -> Callable[[random.Random], Any]:
 
         collect()
 
-    refill(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        refill(0)
     return lambda draw: draw.choice(pool) if draw.random() < 0.7 else plain_value(draw)
 
 
