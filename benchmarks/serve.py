@@ -42,6 +42,7 @@ CACHE = ROOT / ".cache"
 CLIENTS = (1, 8, 32, 128)
 WARM_SECONDS = 3.0
 OVERLOAD_QUEUE = 16_384  # tokens: with the default, a thousand connections never fill the queue
+SLACK_MB = 128  # of memory that passes and the allocator need beside tasks
 SMALL = 8  # size of the adapters in the bank of 10,000 tasks
 Result = dict[str, Any]
 
@@ -354,11 +355,11 @@ def memory(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     limit = given.many // 10 * each
     options = ("--slot-bytes", str(limit), "--host-bytes", str(limit))
     with started(system, given.threads, *options) as (port, pid, _):
-        closed_loop(port, system.path, asked[:1], 8, WARM_SECONDS)
+        closed_loop(port, system.path, asked[:8], 32, 10)  # few tasks: the memory of passes, without that of tasks
         base = memory_mb(pid)
         with sampled(pid) as found:
             load = closed_loop(port, system.path, asked, 32, given.memory_seconds)
-    allowed = base + 2 * limit / 2**20
+    allowed = base + 2 * limit / 2**20 + SLACK_MB
     summary = memory_summary(found)
     return {
         "load": load.summary(), "memory_mb": summary, "base_mb": base,

@@ -133,9 +133,9 @@ async def _open(port: int, path: str, bodies: Sequence[bytes], rate: float, seco
         task = asyncio.create_task(arrive(free.pop(), number))
         running.add(task)
         task.add_done_callback(running.discard)
-    load.seconds = time.perf_counter() - began
     if running:
         await asyncio.wait(running)
+    load.seconds = time.perf_counter() - began  # with the answers to what waited at the end
     for connection in free:
         connection.close()
     return load
