@@ -274,3 +274,28 @@ def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder
         browser.get(service.url)
         Page(browser).says("#learn-off", "Jobs are switched off")
     browser.get_log("browser")  # the refusals above
+
+
+def test_a_large_bank_has_pages(browser: Any, learned: Path, encoder: Encoder, tmp_path: Path) -> None:
+    shutil.copytree(learned, tmp_path / "bank")
+    bank = Bank(tmp_path / "bank", encoder)
+    inlay = bank.store.load("rating")
+    for number in range(30):
+        bank.store.add(dataclasses.replace(inlay, name=f"task-{number:02}"))
+    with running(bank, jobs=True) as service:
+        browser.get(service.url)
+        page = Page(browser)
+        page.says("#tasks-status", "Tasks 1 to 25 of 34.")
+        page("#next").click()
+        page.says("#tasks-status", "Tasks 26 to 34 of 34.")
+        assert not page("#next").is_enabled() and page.focus.text == "Previous"
+        page("#previous").click()
+        page.says("#tasks-status", "Tasks 1 to 25 of 34.")
+        page("#search").send_keys("task-2")
+        page.says("#tasks-status", "10 tasks.")
+        assert len(ask(page, TEXT, "it was so")) == 34  # all tasks, not only those that the list shows
+        browsers.resize(browser, 360, 740)
+        page("#task-table tbody button").click()
+        page("#task-body table")
+        assert page.driver.execute_script("return document.querySelector('dialog').scrollWidth") <= 360
+        assert page.faults() == []
