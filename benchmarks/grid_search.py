@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from intarsia import files, provenance
 from intarsia.encoder.encoder import Encoder
@@ -59,16 +59,16 @@ def main() -> None:
         search = kind(model, GRID, cv=options.folds, refit=False).fit(X, y)
         scores = [round(float(score), 4) for score in search.cv_results_["mean_test_score"]]
         found[name] = {"seconds": round(time.monotonic() - began, 2), "mean_test_score": scores}
-    fits = options.folds * len(GRID["learning_rate"]) * len(GRID["method"])
+    fits = options.folds * len(ParameterGrid(GRID))
     ratio = found["one after another"]["seconds"] / found["shared passes"]["seconds"]
     result = {
         "what": "GridSearchCV and IntarsiaGridSearchCV: the same fits, one after another and in shared passes",
         "fits": fits,
-        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
+        "options": {name: value for name, value in vars(options).items() if name != "out"},
         "searches": found,
         "ratio": round(ratio, 2),
         "note": "one run on a machine that other programs used at the same time; the ratio is noisy",
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", *sys.argv]).partition(" --out")[0],
         "machine": provenance.machine(options.device),
         "versions": provenance.versions(),
     }

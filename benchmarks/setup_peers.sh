@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Creates the two environments of the peer systems in the repository root:
-#   .venv-adapters   AdapterHub's adapters 1.3.0 (brings the transformers it pins, 4.57)
-#   .venv-peft       Hugging Face peft 0.21.2 with transformers 5.22.2
-# Both get the same torch and the same MiniLM weights. Running it again only checks the versions.
+# Creates the environments of the peer systems in the repository root:
+#   .venv-adapters   AdapterHub's adapters 1.3.0 (brings the transformers it pins, 4.57), behind FastAPI
+#   .venv-peft       Hugging Face peft 0.21.2 with transformers 5.22.2, behind FastAPI
+#   .venv-onnx       ONNX Runtime, behind the web stack of `intarsia serve`
+# All get the same torch and the same MiniLM weights. Running it again only checks the versions.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -47,5 +48,8 @@ build() {
     echo "$dir: ready"
 }
 
-build .venv-adapters adapters==1.3.0
-build .venv-peft transformers==5.22.2 peft==0.21.2
+web="uvicorn==0.54.0 httptools==0.9.0 uvloop==0.23.0"
+build .venv-adapters adapters==1.3.0 fastapi==0.163.0 $web
+build .venv-peft transformers==5.22.2 peft==0.21.2 fastapi==0.163.0 $web
+build .venv-onnx transformers==5.22.2 onnx==1.23.2 onnxscript==0.7.2 onnxruntime==1.31.1 starlette==1.10.0 \
+    msgspec==0.22.0 $web

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "version"),
+    ("errors", "files", "memory", "provenance", "formatting", "local_socket", "threads", "version"),
     ("kernels",),
     ("encoder",),
     ("methods",),

@@ -16,6 +16,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intarsia import threads
 from intarsia.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from intarsia.tasks import TaskData as TaskData
     from intarsia.tasks import load_data as load_data
     from intarsia.train.job import Settings as Settings
+
+threads.prepare()  # before PyTorch is loaded
 
 _MODULES = {
     "Bank": "intarsia.bank.bank",

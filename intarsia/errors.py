@@ -33,6 +33,10 @@ class DamagedInlay(BankError):
     """A file of the bank cannot be read, or does not hold what it states."""
 
 
+class Misplaced(BankError):
+    """A file is intact, but is in the folder of another task, or in a bank over another base."""
+
+
 class Refused(BankError):
     """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
 

@@ -91,7 +91,12 @@ def read_checked(path: Path) -> Any:
 
     A file that holds the value alone, as versions before 0.2 wrote it, is returned as it is.
     """
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    with open_regular(path) as file:
+        content = file.read()
+    try:
+        stored = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
     if not isinstance(stored, dict) or not stored.keys() & {"checksum", "content"}:
         return stored
     if stored.get("checksum") != _checksum(json.dumps(stored.get("content"), sort_keys=True)):

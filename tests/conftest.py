@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: more threads only 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a network
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["INTARSIA_CACHE"] = tempfile.mkdtemp(prefix="intarsia-tests-")  # not the user's
 
 
 @pytest.fixture

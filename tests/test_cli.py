@@ -77,7 +77,7 @@ def test_predict_from_arguments_standard_input_and_files(bank: Path) -> None:
     with (bank / "answers.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     assert len(found) == 80
-    assert list(found[0]) == ["text", "task", "label", "probability", "p(no)", "p(yes)"]
+    assert list(found[0]) == ["text", "label", "task", "predicted_label", "probability", "p(no)", "p(yes)"]
 
 
 def test_dropout_below_can_be_left_out(bank: Path) -> None:
@@ -96,7 +96,7 @@ def test_tasks_show_evaluate_verify(bank: Path) -> None:
     table = intarsia("tasks", cwd=bank)
     assert table.returncode == 0 and "opinion" in table.stdout and "full fine-tuning: 1×" in table.stdout
     known = json.loads(intarsia("tasks", "--json", cwd=bank).stdout)
-    assert known["tasks"][0]["task"] == "opinion" and known["total"] > 1
+    assert known["tasks"][0]["name"] == "opinion" and known["total"] > 1
 
     shown = intarsia("show", "opinion", cwd=bank).stdout
     assert "digest" in shown and "bias_correction true" in shown
@@ -196,6 +196,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
+    assert "opinion: going on from epoch " in again.stderr and " of 6" in again.stderr
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
     assert steps == 6 * 80
     assert json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"] == []
@@ -224,7 +225,7 @@ def test_two_processes_learn_into_one_bank(base: str, tmp_path: Path) -> None:
         for i in range(2)
     ]
     assert [p.wait() for p in running] == [0, 0]
-    assert [t["task"] for t in json.loads(intarsia("tasks", "--json", cwd=tmp_path).stdout)["tasks"]] == [
+    assert [t["name"] for t in json.loads(intarsia("tasks", "--json", cwd=tmp_path).stdout)["tasks"]] == [
         "task0",
         "task1",
     ]
@@ -403,3 +404,25 @@ def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monke
     assert compared.exit_code == 0, compared.output
     found = json.loads(compared.stdout)
     assert found["metric"] == "likelihood" and "one vector per text" in compared.stdout
+
+
+def test_evaluate_all_takes_data_by_task_and_prints_both_precisions() -> None:
+    from intarsia.bank.precision_report import Measured, PrecisionReport, TaskReport
+    from intarsia.cli.precision_table import _sources, report_parts
+    from intarsia.errors import IntarsiaError
+
+    assert _sources(["folder"]) == "folder" and _sources([]) is None
+    assert _sources(["a=x.csv", "b=y=z.csv"]) == {"a": "x.csv", "b": "y=z.csv"}
+    for wrong in (["a=x.csv", "folder"], ["a=x", "a=y"], ["=x", "b=y"]):
+        with pytest.raises(IntarsiaError, match="expected NAME=FILE"):
+            _sources(wrong)
+    times = {"float32": Measured(0.80, 2.0), "int8": Measured(0.79, 1.0)}
+    tasks = (
+        TaskReport("a", 1, "label", None, "a.csv", "accuracy", 100, 1000, times, 0.03),
+        TaskReport("b", 1, "label", problem="no data"),
+    )
+    shown, problem, speed, ratio = report_parts(PrecisionReport("base", tasks))
+    assert [cell for column in shown.columns for cell in column.cells][-4:] == ["-1.00", "-1.00", "3.00%", "3.00%"]
+    assert (
+        problem == "b: not measured: no data" and "float32 500, int8 1,000" in str(speed) and "2.00 times" in str(ratio)
+    )

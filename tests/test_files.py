@@ -75,6 +75,11 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     for name in ("fifo", "zero", "", "absent"):
         with pytest.raises(OSError):
             files.open_regular(tmp_path / name)
+    with pytest.raises(OSError):
+        files.read_checked(tmp_path / "fifo")
+    (tmp_path / "deep").write_bytes(b"[" * 100_000)
+    with pytest.raises(ValueError):
+        files.read_checked(tmp_path / "deep")
     (tmp_path / "file").write_bytes(b"x")
     with files.open_regular(tmp_path / "file") as file:
         assert file.read() == b"x"

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
-from intarsia.bank.work import unfinished
+from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
+from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
@@ -196,15 +197,14 @@ class Bank:
         from intarsia.train.job import Job, Settings
 
         self._check_trains()
-        self.store.check_name(name)
-        self.store.check_writable(name)
+        self.check_learning(name)
         method = None if method is None else as_method(method)
         settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
         if metric is not None and isinstance(data, TaskData):
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
-        task = data if isinstance(data, TaskData) else load_data(data, **columns)
+        task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
             given["max_length"] = self.propose_length(task).tokens
         used_method = method or Bottleneck()
@@ -254,8 +254,7 @@ class Bank:
         if not isinstance(tasks, Mapping):
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
-            self.store.check_name(name)
-            self.store.check_writable(name)
+            self.check_learning(name)
         loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
         if settings.get("max_length") == "auto":  # one length for all jobs: the longest
             settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
@@ -420,8 +419,23 @@ class Bank:
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
-        compared with those that method and head have on it."""
-        return self.store.verify(rebuild, self.base_at_hand())
+        compared with those that method and head have on it. The files of a local base that loading it would take on
+        trust (encoder/proof.py) are hashed again."""
+        changed = self._changed_base()  # first: a wrong proof is deleted, and the base is then hashed whole
+        return [*self.store.verify(rebuild, self.base_at_hand()), *changed]
+
+    def _changed_base(self) -> list[Problem]:
+        from intarsia.encoder import proof
+
+        with contextlib.suppress(IntarsiaError):  # bank.json cannot be read: the store reports it
+            folder = proof.local_folder((self.store.encoder or {}).get("name"))
+            if folder is not None:
+                return [
+                    Problem(folder / name, f"{folder / name}, a file of the base, has changed since it was checked. "
+                            "The next use of the bank checks the base whole; restore the file from its source.")
+                    for name in proof.changed_files(folder)
+                ]  # fmt: skip
+        return []
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
@@ -436,6 +450,15 @@ class Bank:
         keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
         check_folder(folder, force, keep)  # fail before the slow loading of the base
         return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+
+    def check_learning(self, name: str) -> None:
+        """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
+        self.store.check_name(name)
+        self.store.check_writable(name)
+
+    def discard(self, name: str) -> list[Unfinished]:
+        """Delete the checkpoints of a task's unfinished training runs, and return what was deleted."""
+        return discard(self.store.folder / "work", name)
 
     def unfinished(self) -> list[Unfinished]:
         """Return the training runs with a stored checkpoint: interrupted ones and running ones."""

@@ -18,7 +18,7 @@ from intarsia.bank.container import damaged
 from intarsia.bank.index import Index, IndexRow, Key
 from intarsia.bank.inlay import check_file, read_header
 from intarsia.bank.usable import usable_fault
-from intarsia.errors import BankError
+from intarsia.errors import BankError, Misplaced
 
 TASK_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
@@ -159,6 +159,7 @@ class Catalog:
         """Return the row of one file; None if another process has just removed the file."""
         path = self.path(*key)
         digest = fingerprint = header_json = reason = ""
+        state = "ok"
         try:
             self.check_inside(path)
             if key[1] == UNREADABLE:
@@ -168,7 +169,7 @@ class Catalog:
             digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
             header_json = header.to_json()
             if header.name != key[0]:
-                raise BankError(
+                raise Misplaced(
                     f"{path} holds the task {header.name!r}, but is in the folder of {key[0]!r}. "
                     f"Move it to the folder {header.name!r}."
                 )
@@ -177,9 +178,9 @@ class Catalog:
         except BankError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
-            reason = str(error)
+            reason, state = str(error), "misplaced" if isinstance(error, Misplaced) else "damaged"
         except OSError as error:
+            state = "damaged"
             reason = f"{path} cannot be read: {error.strerror or error}. Expected a folder with read permission."
         file = path.relative_to(self.folder).as_posix()
-        state = "damaged" if reason else "ok"
         return IndexRow(*key, file, *stamp, digest, fingerprint, header_json, state, reason)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from intarsia.bank.inlay import InlayHeader
-from intarsia.errors import DamagedInlay
+from intarsia.errors import DamagedInlay, Misplaced
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Entry:
     version: int
     path: Path
     bytes: int
-    state: str  # "ok" | "damaged"
-    reason: str  # why a damaged file cannot be used; empty if intact
+    state: str  # "ok" | "damaged" | "misplaced": intact, but in the folder of another task or over another base
+    reason: str  # why the file cannot be used; empty if it can
     header_json: str = field(repr=False)
     held: bool = False  # kept, but not served: it scored worse than the version that is served
 
@@ -27,7 +27,7 @@ class Entry:
     def header(self) -> InlayHeader:
         """The file's header, parsed on first access. Raises `DamagedInlay` if the file is damaged."""
         if self.state != "ok":
-            raise DamagedInlay(self.reason)
+            raise (Misplaced if self.state == "misplaced" else DamagedInlay)(self.reason)
         return InlayHeader.from_json(self.header_json)
 
 
@@ -39,6 +39,7 @@ class Problem:
     reason: str
     name: str | None = None
     version: int | None = None
+    state: str = "damaged"  # or "misplaced"
 
     def __str__(self) -> str:
         return self.reason

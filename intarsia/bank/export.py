@@ -169,10 +169,12 @@ class _Model:
     def _config(self) -> Any:
         own = self.encoder.model.config
         config = type(own).from_dict(own.to_dict())  # a copy without Intarsia's attention setting
-        labels = self.inlay.labels or ("score",)
+        # `pipeline("text-classification")` gives an encoder without a head a random one. Without labels, that head has
+        # no outputs, and the pipeline fails: it never puts the task's labels over random weights.
+        labels = (self.inlay.labels or ("score",)) if self.classifier else ()
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: i for i, label in enumerate(labels)}
-        config.problem_type = PROBLEMS[self.inlay.kind]
+        config.problem_type = PROBLEMS[self.inlay.kind] if self.classifier else None
         for name, value in (self.classifier.options if self.classifier else {}).items():
             setattr(config, name, value)
         if hasattr(config, "pooler_hidden_size"):

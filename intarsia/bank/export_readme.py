@@ -52,8 +52,9 @@ def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[
         "",
         "```python",
         *(_classifier(pairs, limit) if has_head else _encoder(inlay.head["pooling"], pairs, limit, options)),
-        *_use(inlay, pairs),
+        *_use(inlay, pairs, has_head),
         "```",
+        *([] if has_head else _no_pipeline()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -107,12 +108,21 @@ def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) 
     ]
 
 
-def _use(inlay: Inlay, pairs: bool) -> list[str]:
+def _no_pipeline() -> list[str]:
+    return [
+        "",
+        'No class of transformers computes this head, so `pipeline("text-classification")` cannot open this folder. '
+        "For a folder that it opens, learn the task with `--pooling trained-pooler` and export it again.",
+    ]
+
+
+def _use(inlay: Inlay, pairs: bool, has_head: bool) -> list[str]:
     example = '["A text.", "Another text."]' + (', ["A second text.", "Another second text."]' if pairs else "")
     lines = ["", "", f"outputs = logits({example})"]
     if inlay.kind == "score":
         return [*lines, f"print((outputs[:, 0] * {_spread(inlay)!r} + {_mean(inlay)!r}).tolist())"]
-    lines.append("label = model.config.id2label")
+    labels = "model.config.id2label" if has_head else json.dumps(list(inlay.labels), ensure_ascii=False)
+    lines.append(f"label = {labels}")
     if inlay.kind == "label":
         return [*lines, "print([(label[int(p.argmax())], float(p.max())) for p in outputs.softmax(-1)])"]
     limits = [float(limit) for limit in inlay.head.get("thresholds") or [0.5] * len(inlay.labels)]

@@ -31,8 +31,8 @@ class IndexRow(NamedTuple):
     digest: str
     fingerprint: str  # of the inlay's base
     header: str  # JSON; empty if the file cannot be read
-    state: str  # "ok" | "damaged"
-    reason: str  # why the file is damaged
+    state: str  # "ok" | "damaged" | "misplaced"
+    reason: str  # why the file cannot be used
 
     @property
     def key(self) -> Key:

@@ -27,7 +27,7 @@ from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Refused, UnknownTask
+from intarsia.errors import BankError, DamagedInlay, Misplaced, Refused, UnknownTask
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -244,7 +244,8 @@ class Store:
             except BankError as error:
                 if isinstance(error.__cause__, FileNotFoundError):
                     continue  # another process has just removed it
-                problems.append(Problem(entry.path, str(error), entry.name, entry.version))
+                state = "misplaced" if isinstance(error, Misplaced) else "damaged"
+                problems.append(Problem(entry.path, str(error), entry.name, entry.version, state))
         return problems
 
     def _append(self, name: str, parts: Sequence[files.Chunk], *, serve: bool = True) -> Entry:
@@ -287,7 +288,7 @@ class Store:
             if state == "ok" and encoder is not None and row.fingerprint != encoder["fingerprint"]:
                 try:
                     known = dict(InlayHeader.from_json(row.header).encoder)
-                    state, reason = "damaged", self._foreign(path, misfit(known, encoder))
+                    state, reason = "misplaced", self._foreign(path, misfit(known, encoder))
                 except DamagedInlay as error:
                     state, reason = "damaged", str(error)
             held = self._catalog.is_held(row)
@@ -312,11 +313,11 @@ class Store:
     def _refuse_misplaced(self, entry: Entry, encoder: dict[str, str]) -> None:
         """Raise if the file is damaged, is in another task's folder, or was made for another base."""
         if entry.state != "ok":
-            raise DamagedInlay(entry.reason)
+            raise (Misplaced if entry.state == "misplaced" else DamagedInlay)(entry.reason)
         base = self.encoder
         difference = misfit(dict(encoder), base) if base is not None else None
         if difference is not None:
-            raise Refused(self._foreign(entry.path, difference))
+            raise Misplaced(self._foreign(entry.path, difference))
 
     @_explained
     def _refuse_other_folders(self) -> None:
@@ -342,4 +343,4 @@ class Store:
         meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
         more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
-        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant} {have}")
+        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant or ' ' + have}")

@@ -34,14 +34,29 @@ def working_folder(folder: Path) -> Iterator[Path]:
         files.make_folder(folder)  # under the lock: the process before may be removing it
         yield folder
     finally:
+        # Tidying: the inlay may be stored by now, and an error here must not make it look lost.
         with suppress(OSError):
             folder.rmdir()  # succeeds only if the run has stored nothing
-        if not folder.exists():
-            # While the lock is held: a process that finds the file unlinked knows that it must open a new one. Unlinked
-            # after the release, two processes could hold locks on two files of this name.
-            with suppress(OSError):
+        with suppress(OSError):
+            if not folder.exists():
+                # While the lock is held: a process that finds the file unlinked knows that it must open a new one.
+                # Unlinked after the release, two processes could hold locks on two files of this name.
                 Path(f"{folder}.lock").unlink(missing_ok=True)
-        lock.release()
+        with suppress(OSError):
+            lock.release()
+
+
+def discard(work: Path, name: str) -> list[Unfinished]:
+    """Delete the checkpoints of a task's runs; raise if there is none, or if a run is going on."""
+    found = [run for run in unfinished(work) if run.name == name]
+    if not found:
+        names = sorted({run.name for run in unfinished(work)})
+        have = f"Unfinished are runs of: {', '.join(names)}." if names else "There is no unfinished run."
+        raise Refused(f"The bank has no unfinished training run of {name!r}. {have}")
+    for run in found:
+        with working_folder(run.path):
+            clear(run.path)
+    return found
 
 
 def run_id(folder: Path) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,27 @@ from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError, IntarsiaWarning
 from intarsia.version import __version__
 
-for _commands in ("tasks", "reports", "data", "lab", "paper", "bank", "serve"):  # the order of the help
+for _commands in ("tasks", "predict", "reports", "data", "lab", "paper", "bank", "serve"):  # the order of the help
     import_module(f"intarsia.cli.{_commands}")
+
+
+def _unwrapped(text: str) -> str:
+    """Return a help text with each paragraph on one line: the terminal's width breaks the lines."""
+    parts = [part.rstrip() for part in cleandoc(text).split("\n\n")]
+    return "\n\n".join(part if part.startswith("  ") else " ".join(part.split()) for part in parts)
+
+
+def _unwrap(typer_app: typer.Typer) -> None:
+    if isinstance(typer_app.info.help, str):
+        typer_app.info.help = _unwrapped(typer_app.info.help)
+    for command in typer_app.registered_commands:
+        command.help = _unwrapped(command.help or (command.callback.__doc__ if command.callback else None) or "")
+    for group in typer_app.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap(group.typer_instance)
+
+
+_unwrap(app)
 
 
 def _version(wanted: bool) -> None:

@@ -1,117 +1,187 @@
-"""Input and output of `intarsia predict`: texts from arguments, standard input or files; JSON Lines or CSV out."""
+"""The rows of `intarsia predict`: from arguments, lines of standard input and files to the texts of a task.
+
+A row without a text stays in its place and gets an empty answer.
+"""
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from intarsia import files
-from intarsia.errors import IntarsiaError
-from intarsia.formatting import json_text, printable
-from intarsia.tasks.examples import Question
+from intarsia.errors import DataError, IntarsiaError
+from intarsia.tasks.examples import Kind, Question
 
 if TYPE_CHECKING:
-    from intarsia.serve.prediction import Prediction, Text
+    from intarsia.bank.inlay import InlayHeader
+    from intarsia.serve.prediction import Text
+    from intarsia.tasks.decoding import FileFormat
+
+AT_ONCE = 1 << 16  # bytes that are read from standard input at once, if so many are there
+ROWS_AT_ONCE = 1024  # of a file
 
 
-def gather(
-    texts: Sequence[str] | None,
-    file: Path | None,
-    text: str | None,
-    pair: str | None,
-    kind: str,
-    context: str | None = None,
-) -> list[Text]:
-    """Return the texts for a task of this kind."""
-    if file is not None:
-        if texts:
-            raise IntarsiaError("Texts were given both as arguments and with --file; use one of the two.")
-        from intarsia.tasks.data import load_questions, load_sentences, load_texts
+@dataclass(frozen=True)
+class Row:
+    """One row: its text (None if empty), and the columns that its answer repeats."""
 
-        if kind == "tags":
-            return list(load_sentences(file, text=text))
-        if kind == "span":
-            return list(load_questions(file, text=text, pair=pair))
-        return list(load_texts(file, text=text, pair=pair))
-    if not texts and sys.stdin.isatty():
+    text: Text | None
+    columns: dict[str, Any]
+    of_file: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task expects of a line: its kind, whether it takes pairs, and the context given for all questions."""
+
+    name: str
+    kind: str
+    pairs: bool = False
+    context: str | None = None
+    learned_from: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, header: InlayHeader, context: str | None) -> Asked:
+        if context is not None and header.kind != "span":
+            raise IntarsiaError(f"--context is for span tasks; {header.name} is of the kind {header.kind}.")
+        columns = header.data.get("columns")
+        return cls(
+            header.name, header.kind, bool(header.data.get("pairs")), context,
+            dict(columns) if isinstance(columns, dict) else {},
+        )  # fmt: skip
+
+    def row(self, line: str, where: str) -> Row:
+        """Return a line as a row. A tab separates the two texts of a pair, or a question and its context."""
+        parts = [part.strip("\r\n") for part in line.split("\t", 1)] if self._takes_tabs else [line.strip("\r\n")]
+        names = ("question",) if self.kind == "span" else ("text_a", "text_b") if self.pairs else ("text",)
+        columns = dict(zip(names, (*parts, "")[: len(names)], strict=True))
+        if not any(part.strip() for part in parts):
+            return Row(None, columns)
+        if self.kind == "span":
+            if self.context is not None:
+                parts = [parts[0], self.context]
+            elif len(parts) == 1:
+                raise IntarsiaError(
+                    f"{where}: the task {self.name!r} answers questions about a text: put a tab and the context after "
+                    "the question, or give one context for all questions with --context."
+                )
+        elif self.pairs and len(parts) == 1:
+            raise IntarsiaError(f"{where}: the task {self.name!r} is over text pairs: separate the two texts by a tab.")
+        whole = all(part.strip() for part in parts)
+        return Row((tuple(parts) if len(parts) > 1 else parts[0]) if whole else None, columns)
+
+    @property
+    def _takes_tabs(self) -> bool:
+        return self.pairs or (self.kind == "span" and self.context is None)
+
+
+def of_arguments(texts: Sequence[str], asked: Asked) -> Iterator[list[Row]]:
+    yield [asked.row(text, f"text {number}") for number, text in enumerate(texts, 1)]
+
+
+def of_standard_input(asked: Asked) -> Iterator[list[Row]]:
+    """Yield the rows of the lines that are there, as soon as they are there. Every line is a row, also a blank one."""
+    if sys.stdin is None:  # a process without standard input, as under some schedulers
+        return
+    if sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
+    stream = cast(io.BufferedReader, sys.stdin.buffer)
+    rest, number = b"", 0
+    while chunk := stream.read1(AT_ONCE):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield from _decoded(lines, number, asked)
+        number += len(lines)
+    if rest:
+        yield from _decoded([rest], number, asked)
+
+
+def _decoded(lines: Sequence[bytes], before: int, asked: Asked) -> Iterator[list[Row]]:
+    """Yield the rows of some lines; those before a line that is no UTF-8 are answered before the error."""
+    rows: list[Row] = []
+    error: IntarsiaError | None = None
+    for number, line in enumerate(lines, before + 1):
+        where = f"standard input, line {number}"
+        try:
+            rows.append(asked.row(line.decode("utf-8-sig" if number == 1 else "utf-8"), where))
+        except UnicodeDecodeError as wrong:
+            error = IntarsiaError(
+                f"{where}: not valid UTF-8 (byte 0x{line[wrong.start]:02x} at position {wrong.start + 1} of the line). "
+                "Convert the input, for example with iconv."
+            )
+            break
+        except IntarsiaError as wrong:
+            error = wrong
+            break
+    if rows:
+        yield rows
+    if error is not None:
+        raise error
+
+
+def of_file(
+    path: Path, asked: Asked, text: str | None, pair: str | None, form: FileFormat | None
+) -> Iterator[list[Row]]:
+    """Yield the rows of a file with all their columns."""
+    from intarsia.tasks.columns import with_usual_names
+    from intarsia.tasks.requests import text_columns
+    from intarsia.tasks.sources import table_of_file
+
+    table = table_of_file(path.expanduser(), form)
+    named = table
+    if text is None and pair is None:
+        named = with_usual_names({"": table})[""]
+        columns = text_columns(named, cast(Kind, asked.kind), asked.learned_from)
+    else:
+        for role, name in (("--text", text), ("--pair", pair)):
+            if name is not None and name not in table.columns:
+                found = ", ".join(repr(column) for column in table.columns)
+                raise DataError(f"{path}: no column {name!r} ({role}). Columns found: {found}.")
+        default = asked.learned_from if asked.kind != "span" else {"text": "question", "pair": "context"}
+        columns = text or str(default.get("text") or "text"), pair or (default.get("pair") if asked.pairs else None)
+        if asked.kind == "span" and pair is None:
+            columns = columns[0], str(default["pair"])
+    if asked.pairs and columns[1] is None:
+        raise DataError(f"{path}: the task {asked.name!r} is over text pairs: name the second column with --pair.")
+    for name in filter(None, columns):
+        if name not in named.columns:
+            raise DataError(f"{path}: no column {name!r}. Columns found: {', '.join(map(repr, table.columns))}.")
+    rows = [
+        Row(_text(asked.kind, given, *columns, f"{table.name}, {table.unit} {number}"), original, True)
+        for number, given, original in zip(table.numbers, named.rows, table.rows, strict=True)
+    ]
+    yield from (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+
+
+def _text(kind: str, row: dict[str, Any], first: str, second: str | None, where: str) -> Text | None:
+    """The text of a row of a file; None if it has none."""
+    values = [_plain(row.get(name), f"{where}, column {name!r}", kind) for name in (first, second) if name is not None]
+    if any(not value for value in values):
+        return None
+    if kind == "span":
+        return Question(str(values[0]), str(values[1]), None, str(row.get("id", "")))
+    if kind == "tags":
+        return tuple(values[0].split()) if isinstance(values[0], str) else values[0]
+    return cast("Text", values[0] if second is None else tuple(values))
+
+
+def _plain(value: Any, where: str, kind: str) -> Any:
+    """A cell as a text (a list of words for tags); empty if there is none."""
+    if value is None or value != value:  # NaN differs from itself
+        return ""
+    if isinstance(value, list | tuple) and kind == "tags":
+        if not all(isinstance(word, str) and word.strip() for word in value):
+            raise DataError(f"{where}: expected words, found {value!r:.60}.")
+        return tuple(value)
+    if isinstance(value, int | float):
+        return str(value)  # a column of numbers in a text's place
+    if not isinstance(value, str):
+        raise DataError(f"{where}: expected a text, found a {type(value).__name__}.")
     try:
-        lines = list(texts) if texts else [line.rstrip("\n") for line in sys.stdin]
-    except UnicodeDecodeError as error:
-        raise IntarsiaError(f"Standard input is not valid UTF-8: {error.reason} at byte {error.start}.") from None
-    found = [line if kind in ("tags", "words") else _text(line) for line in lines if line.strip()]
-    if not found:
-        raise IntarsiaError("No texts were given; give them as arguments, on standard input, or with --file.")
-    return found if context is None else [(question, context) for question in found if isinstance(question, str)]
-
-
-def _text(line: str) -> Text:
-    first, tab, second = line.partition("\t")
-    return (first, second) if tab else line
-
-
-def write(predictions: Sequence[Prediction], texts: Sequence[Text], output: Path | None, format: str | None) -> None:
-    """Write the predictions to `output`, or to standard output, in the order of the texts."""
-    ending = format or ("csv" if output is not None and output.suffix == ".csv" else "jsonl")
-    if ending not in ("jsonl", "csv", "squad"):
-        raise IntarsiaError(f"Unknown format {ending!r}; expected jsonl, csv or squad.")
-    if ending == "squad":
-        _output(_squad(predictions, texts), output, len(predictions))
-        return
-    rows = [{**_columns(text, p), **p.to_dict()} for text, p in zip(texts, predictions, strict=True)]
-    content = _csv(rows) if ending == "csv" else "".join(json_text(r) + "\n" for r in rows)
-    _output(content, output, len(rows))
-
-
-def _output(content: str, output: Path | None, count: int) -> None:
-    if output is None:
-        sys.stdout.write(printable(content) if sys.stdout.isatty() else content)
-        return
-    files.replace(output, [content.encode()])
-    print(f"Wrote {count:,} predictions to {output}", file=sys.stderr)
-
-
-def _squad(predictions: Sequence[Prediction], texts: Sequence[Text]) -> str:
-    """Return the JSON that SQuAD's evaluation script reads: question id → answer text."""
-    ids = [text.id if isinstance(text, Question) else "" for text in texts]
-    if not all(ids) or len(set(ids)) < len(ids) or any(p.answer is None for p in predictions):
-        raise IntarsiaError("The format squad needs a span task and questions with unique ids, from --file.")
-    return json_text({i: p.answer for i, p in zip(ids, predictions, strict=True)}) + "\n"
-
-
-def _columns(text: Text, prediction: Prediction) -> dict[str, str]:
-    if isinstance(text, Question):
-        return {"id": text.id, "question": text.text}
-    if prediction.answer is not None:
-        return {"question": text[0]}
-    if prediction.tags is not None:
-        return {"text": text if isinstance(text, str) else " ".join(text)}
-    return {"text": text} if isinstance(text, str) else {"text_a": text[0], "text_b": text[1]}
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    flat = []
-    for number, row in enumerate(rows, 1):
-        if "tags" in row:
-            flat += [{"sentence": number, "task": row["task"], **word} for word in row["tags"]]
-            continue
-        if "masks" in row:
-            masks = enumerate(row["masks"], 1)
-            flat += [{"text": number, "task": row["task"], "mask": i, **word} for i, m in masks for word in m["words"]]
-            continue
-        row.pop("candidates", None)
-        probabilities = row.pop("probabilities", {})
-        if "labels" in row:
-            row["labels"] = "|".join(row["labels"])
-        flat.append({**row, **{f"p({label})": p for label, p in probabilities.items()}})
-    made = io.StringIO()
-    writer = csv.DictWriter(
-        made, fieldnames=list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(flat)
-    return made.getvalue()
+        value.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: the text has half of a surrogate pair. Correct it, or drop the row.") from None
+    return value if value.strip() else ""

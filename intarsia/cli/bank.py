@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from intarsia import formatting
+from intarsia.cli import completion
 from intarsia.cli.shared import (
     BankOption,
     EncoderOption,
     JsonOption,
     TaskArgument,
     app,
-    open_bank,
+    existing_bank,
 )
 
 
@@ -24,7 +25,7 @@ def tasks(bank: BankOption = Path("bank"), json: JsonOption = False) -> None:
     from intarsia.cli import console
     from intarsia.cli.tables import tasks_dict, tasks_table
 
-    opened = open_bank(bank)
+    opened = existing_bank(bank)
     entries = opened.tasks()
     if json:
         console.print_json(tasks_dict(opened) if entries else {"tasks": []})
@@ -45,7 +46,7 @@ def show(
     from intarsia.cli import console
     from intarsia.cli.tables import entry_dict, show_table
 
-    opened = open_bank(bank)
+    opened = existing_bank(bank)
     entry = opened.show(name, version)
     console.print_json(entry_dict(entry)) if json else console.out.print(show_table(entry, opened.versions(name)))
 
@@ -60,7 +61,7 @@ def remove(
     """Delete a task, or one version of it."""
     from intarsia.cli import console
 
-    opened = open_bank(bank)
+    opened = existing_bank(bank)
     count = len(opened.versions(name)) if version is None else 1
     target = (
         f"task {name} with its {count} version{'s' * (count > 1)}"
@@ -74,6 +75,29 @@ def remove(
 
 
 @app.command(rich_help_panel="The bank")
+def discard(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The task's name.", show_default=False, autocompletion=completion.unfinished
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
+    bank: BankOption = Path("bank"),
+) -> None:
+    """Delete the checkpoints of a task's unfinished training runs. Its stored versions stay."""
+    from intarsia.cli import console
+
+    opened = existing_bank(bank)
+    found = [run for run in opened.unfinished() if run.name == name]
+    size = formatting.size(sum(run.bytes for run in found))
+    if found and not yes and not typer.confirm(f"Delete the checkpoints of {name} ({size})? This cannot be undone."):
+        raise typer.Exit(1)
+    opened.discard(name)
+    console.say(f"Discarded the unfinished training of {name} ({size}).")
+
+
+@app.command(rich_help_panel="The bank")
 def restore(
     name: TaskArgument,
     version: Annotated[int, typer.Argument(metavar="VERSION", help="The version to restore.", show_default=False)],
@@ -82,7 +106,7 @@ def restore(
     """Restore an older version: copy it to a new version number."""
     from intarsia.cli import console
 
-    entry = open_bank(bank).restore(name, version)
+    entry = existing_bank(bank).restore(name, version)
     console.say(f"{name}: restored version {version} as version {entry.version}.")
 
 
@@ -104,13 +128,18 @@ def export(
     """
     from intarsia.cli import console
 
-    done = open_bank(bank, encoder).export(name, merged, version, force=force)
+    done = existing_bank(bank, encoder).export(name, merged, version, force=force)
     head = f", head in {done.head} (see README.md)" if done.head else ""
     console.say(
         f"Wrote {name} version {done.version} to {merged}: {done.model}{head}, {formatting.size(done.bytes)}. "
         f"Check without Intarsia: the logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
         "largest logit."
     )
+    if done.head:
+        console.note(
+            'No class of transformers computes this task\'s head, so pipeline("text-classification") cannot open the '
+            "folder; README.md shows how to use it. For a folder that it opens, learn with --pooling trained-pooler."
+        )
 
 
 @app.command(rich_help_panel="The bank")
@@ -120,7 +149,7 @@ def verify(
     encoder: EncoderOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check every inlay file; exit with code 1 if a file is damaged.
+    """Check every inlay file; exit with code 1 if a file is damaged or misplaced.
 
     The command checks each file's digest, description, base and folder, and
     compares its tensors with the base. It also lists unfinished training runs
@@ -128,23 +157,25 @@ def verify(
     """
     from intarsia.cli import console
 
-    opened = open_bank(bank, encoder)
+    opened = existing_bank(bank, encoder)
     problems, unfinished = opened.verify(rebuild=rebuild), opened.unfinished()
     count = sum(len(opened.versions(e.name)) for e in opened.tasks())
     if json:
-        rows: list[dict[str, Any]] = [{"file": str(p.path), "reason": p.reason} for p in problems]
+        rows: list[dict[str, Any]] = [{"file": str(p.path), "state": p.state, "reason": p.reason} for p in problems]
         runs: list[dict[str, Any]] = [{"task": u.name, "folder": str(u.path), "bytes": u.bytes} for u in unfinished]
         console.print_json({"files": count, "problems": rows, "unfinished": runs})
     else:
         for problem in problems:
             console.error(problem.reason)
-        console.say(f"Checked {count} files: {len(problems)} damaged.")
+        misplaced = sum(problem.state == "misplaced" for problem in problems)
+        more = f", {misplaced} misplaced" if misplaced else ""
+        console.say(f"Checked {count} files: {len(problems) - misplaced} damaged{more}.")
         if count and opened.base_at_hand() is None:
             console.say("The base was not found on this machine: the tensors were not compared with it (--encoder).")
         for run in unfinished:
             console.say(
                 f"{run.name}: unfinished training run, checkpoint in {run.path} ({formatting.size(run.bytes)}). "
-                "Repeat its command to resume it, or delete the folder to discard it."
+                f"Repeat its command to resume it, or discard it: intarsia discard {run.name}"
             )
     if problems:
         raise typer.Exit(1)

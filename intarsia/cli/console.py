@@ -6,6 +6,7 @@ never markup, and its control characters are shown, not obeyed. Styled output is
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,13 +56,24 @@ def table(
     return made
 
 
+# The keywords of `load_data` that messages name, and the options that the command line has in their place.
+KEYWORD = re.compile(
+    r"\b(text|pair|label|kind|limit|sep|encoding|metric|drop_missing)=('?)([^\s'(),;]*?)\2(?=[\s),;]|[.:](?:\s|$)|\.\.\.|$)"
+)
+
+
 def error(message: str) -> None:
-    err.print(styled(("error:", "bold red"), f" {message}"), soft_wrap=True)
+    err.print(styled(("error:", "bold red"), f" {as_options(message)}"), soft_wrap=True)
+
+
+def as_options(message: str) -> str:
+    """Return a message with options in place of keywords: `--kind words` for `kind='words'`."""
+    return KEYWORD.sub(lambda m: f"--{m[1].replace('_', '-')}{' ' * bool(m[3])}{m[3]}", message)
 
 
 def note(message: str) -> None:
     """Print something that the user should know, and that stops nothing."""
-    err.print(styled(("note:", "yellow"), f" {message}"), soft_wrap=True)
+    err.print(styled(("note:", "yellow"), f" {as_options(message)}"), soft_wrap=True)
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:

@@ -112,10 +112,10 @@ def compare(
     from intarsia.cli.lab_progress import comparison_progress
     from intarsia.lab.compare import compare as run
     from intarsia.methods import parse
-    from intarsia.tasks import load_data
+    from intarsia.tasks.named import load_named
 
     chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
-    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit)  # type: ignore[arg-type]
+    task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
@@ -162,9 +162,9 @@ def baseline(
     from intarsia.cli import console
     from intarsia.cli.lab_progress import search_status
     from intarsia.lab.no_bert import search
-    from intarsia.tasks import load_data
+    from intarsia.tasks.named import load_named
 
-    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)
     if not json:
         console.err.print(f"baseline: {about(task)}", markup=False)
     with search_status(quiet=json) as watch:

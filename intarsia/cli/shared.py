@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from intarsia.errors import IntarsiaError
+from intarsia.cli import checks, completion
+from intarsia.errors import IntarsiaError, IntarsiaWarning
+from intarsia.tasks.examples import KINDS
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="intarsia",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,14 +52,37 @@ EncoderOption = Annotated[
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TaskArgument = Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)]
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The task's name in the bank.", show_default=False, autocompletion=completion.tasks
+    ),
+]
 TextColumn = Annotated[str | None, typer.Option("--text", help="The column with the text.", show_default="detected")]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="The column with the second text of a pair.")]
 LabelColumn = Annotated[str | None, typer.Option("--label", help="The column with the label.", show_default="detected")]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected"),
+    typer.Option(
+        "--kind", help="label, labels (any of n), score, tags, span or words.", show_default="detected",
+        callback=checks.one_of("--kind", KINDS), autocompletion=lambda: list(KINDS),
+    ),
+]  # fmt: skip
+VersionOption = Annotated[
+    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
 ]
+SepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sep", metavar="CHARACTER", help="The separator of a .csv or .tsv file: ';' or tab.", show_default="detected"
+    ),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option("--encoding", help="The encoding of a text file, such as latin-1.", show_default="detected"),
+]
+DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows without a text or a label.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]
 MaxBytesOption = Annotated[
     int | None,
@@ -68,8 +93,12 @@ MaxBytesOption = Annotated[
     ),
 ]  # fmt: skip
 PoolingOption = Annotated[
-    str, typer.Option("--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.")
-]
+    str,
+    typer.Option(
+        "--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.",
+        callback=checks.one_of("--pooling", checks.POOLINGS), autocompletion=lambda: list(checks.POOLINGS),
+    ),
+]  # fmt: skip
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]
@@ -120,7 +149,7 @@ BiasCorrectionOption = Annotated[
         help="Adam's bias correction: smaller first steps, more stable on small data.",
     ),
 ]  # fmt: skip
-DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 …", callback=checks.device)]
 
 
 PrecisionOption = Annotated[
@@ -128,6 +157,7 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision", show_default="bf16 on GPUs",
         help="Precision of the base: bf16, float32 or, on CPUs and not for training, int8.",
+        callback=checks.one_of("--precision", checks.PRECISIONS),
     ),
 ]  # fmt: skip
 
@@ -176,13 +206,41 @@ def read_class_weights(text: str | None) -> str | dict[str, float] | None:
     return weights
 
 
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Print no notes if `quiet`."""
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore", IntarsiaWarning)
+        yield
+
+
 def about(task: TaskData) -> str:
     """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
     return f"{task.asks}; {rows} ({task.source['split']})"
 
 
+def existing_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
+    """Open a bank that must be there."""
+    if not bank.exists():
+        raise IntarsiaError(
+            f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
+        )
+    return open_bank(bank, encoder, device, precision)
+
+
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
     from intarsia.bank.bank import Bank
 
     return Bank(bank, encoder, device=device, precision=precision)
+
+
+def quick_start(bank: Bank, encoder: str | None, device: str) -> None:
+    """Load the base on a CPU, without importing what a frozen encoder never runs."""
+    from intarsia.encoder.quick_import import quick_imports
+
+    if device == "cpu":
+        # The bank loads a base that fails here again, and explains what is wrong with it.
+        with suppress(Exception), quick_imports(encoder or (bank.store.encoder or {}).get("name")):
+            bank.encoder  # noqa: B018

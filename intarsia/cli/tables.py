@@ -21,36 +21,33 @@ if TYPE_CHECKING:
     from intarsia.bank.inlay import InlayHeader
 
 
+# The fields of a version in `tasks --json`; `show --json` has these and the rest of the header.
+SUMMARY = ("name", "version", "state", "held", "kind", "labels", "method", "method_name", "metrics", "parameters",
+           "file", "bytes", "created", "digest")  # fmt: skip
+
+
 def entry_dict(entry: Entry) -> dict[str, Any]:
-    """Return the header of a stored version as plain values."""
-    known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
-    return {
-        "version": entry.version, "held": entry.held, "file": str(entry.path), "bytes": entry.bytes, **known,
+    """Return the description of a stored version as plain values (docs/inlay-format.md)."""
+    stored = {
+        "name": entry.name, "version": entry.version, "state": entry.state, "held": entry.held,
+        "file": str(entry.path), "bytes": entry.bytes,
     }  # fmt: skip
+    if entry.state != "ok":
+        return {**stored, "reason": entry.reason}
+    known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
+    return {**stored, "method_name": short_name(entry.header.method), **known}
+
+
+def summary_dict(entry: Entry) -> dict[str, Any]:
+    """Return the fields of `SUMMARY`, with the reason if the file cannot be used."""
+    described = entry_dict(entry)
+    return {key: described[key] for key in (*SUMMARY, "reason") if key in described}
 
 
 def tasks_dict(bank: Bank) -> dict[str, Any]:
     """Return all tasks and the cost of the bank as plain values."""
     cost = bank.cost()
-    rows = []
-    for entry in bank.tasks():
-        if entry.state != "ok":
-            rows.append({"task": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason})
-            continue
-        header = entry.header
-        rows.append(
-            {
-                "task": entry.name,
-                "version": entry.version,
-                "state": entry.state,
-                "kind": header.kind,
-                "labels": len(header.labels),
-                "metrics": header.metrics,
-                "trained": header.parameters["total"],
-                "share": header.parameters["total"] / cost.base,
-                "bytes": entry.bytes,
-            }
-        )
+    rows = [summary_dict(entry) for entry in bank.tasks()]
     return {
         "encoder": bank.store.encoder,
         "tasks": rows,
@@ -68,7 +65,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     rows = []
     for entry in bank.tasks():
         if entry.state != "ok":
-            rows.append([entry.name, str(entry.version), "damaged", "", "", "", "", ""])
+            rows.append([entry.name, str(entry.version), entry.state, "", "", "", "", ""])
             continue
         header = entry.header
         rows.append(
@@ -95,7 +92,7 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     made: list[RenderableType] = [table(columns, rows, left=4, total=total), summary]
     for entry in bank.tasks():
         if entry.state != "ok":
-            made.append(styled(("damaged:", "red"), f" {entry.reason}"))
+            made.append(styled((f"{entry.state}:", "red"), f" {entry.reason}"))
     return made
 
 
@@ -112,7 +109,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     served = max((v.version for v in versions if not v.held), default=versions[-1].version)
     others = [
         f"{v.version}{' (served)' if v.version == served else ''}{' (held back)' if v.held else ''}"
-        f"{'' if v.state == 'ok' else ' (damaged)'}"
+        f"{'' if v.state == 'ok' else f' ({v.state})'}"
         for v in versions
     ]
     source = data.get("path") or data.get("source") or data.get("hub") or "in memory"
@@ -125,7 +122,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["test", f"{test_score(metrics)} ({metrics.get('metric')}){_perplexity(metrics.get('test'))}"],
         ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
         *_calibration(metrics),
-        ["method", _options(header.method)],
+        ["method", f"{short_name(header.method)}: {_options(header.method)}"],
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {duration}"],

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
+from intarsia.cli import checks, completion
 from intarsia.cli.shared import (
+    ADVANCED,
     BankOption,
     BiasCorrectionOption,
     CalibrateOption,
     ClassWeightsOption,
     DeviceOption,
+    DropOption,
     EncoderOption,
+    EncodingOption,
     JsonOption,
     KindOption,
     LabelColumn,
@@ -24,24 +28,30 @@ from intarsia.cli.shared import (
     PairColumn,
     PoolingOption,
     PrecisionOption,
-    TaskArgument,
+    QuietOption,
+    SepOption,
     TextColumn,
     ThresholdOption,
     TrunkDropoutOption,
+    VersionOption,
     about,
     app,
+    existing_bank,
+    hushed,
     open_bank,
+    quick_start,
     read_class_weights,
     read_length,
     resumable,
 )
 from intarsia.errors import IntarsiaError
+from intarsia.tasks.examples import Kind
 
 MethodOption = Annotated[
     str | None,
     typer.Option(
         "--method", "-m", show_default="houlsby-64",
-        help="The method and its size; [cyan]intarsia methods[/] lists them.",
+        help="The method and its size; [cyan]intarsia methods[/] lists them.", autocompletion=completion.methods,
     ),
 ]  # fmt: skip
 SetOption = Annotated[
@@ -60,9 +70,7 @@ PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many e
 MetricOption = Annotated[
     str | None,
     typer.Option(
-        help="accuracy, f1, f1:LABEL, f1-macro, f1-micro, precision, recall, auc, average-precision, matthews, "
-        "pearson, spearman, f1-entities, exact-match, likelihood …",
-        show_default="by kind",
+        help="What the best epoch is chosen by, such as f1-macro.", show_default="by kind", callback=checks.metric
     ),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
@@ -70,13 +78,11 @@ ServeAnywayOption = Annotated[
     bool,
     typer.Option("--serve-anyway", help="Serve the new version even if it scores worse on the same test part."),
 ]
-VersionOption = Annotated[
-    int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
-]
 SweepOption = Annotated[
     bool | None,
     typer.Option(
         "--sweep/--no-sweep",
+        rich_help_panel=ADVANCED,
         show_default="on a GPU, if it costs little more than one run",
         help="Try the small grid (three sizes, three learning rates) and keep the best by validation score.",
     ),
@@ -90,9 +96,11 @@ def learn(
         str,
         typer.Argument(
             metavar="DATA",
-            help="A file (.csv .tsv .jsonl .parquet .txt, SQuAD's .json, also .gz .zst), a folder with train/dev/test "
-            "files, or a hub data set as [cyan]owner/name[/] or [cyan]owner/name:config[/].",
+            help="A file (.csv .tsv .jsonl .json .xlsx .parquet .txt, also .gz .zst), a folder with train/dev/test "
+            "files, a name of [cyan]intarsia data list[/], or a hub data set as [cyan]owner/name[/] or "
+            "[cyan]owner/name:config[/].",
             show_default=False,
+            autocompletion=completion.data,
         ),
     ],
     bank: BankOption = Path("bank"),
@@ -101,6 +109,9 @@ def learn(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
     method: MethodOption = None,
     option: SetOption = None,
@@ -124,6 +135,7 @@ def learn(
     fresh: FreshOption = False,
     sweep: SweepOption = None,
     serve_anyway: ServeAnywayOption = False,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a task from labelled texts, or from plain text with some words hidden ([cyan]--kind words[/]).
@@ -138,10 +150,18 @@ def learn(
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
-    from intarsia.tasks import load_data
+    from intarsia.tasks.decoding import FileFormat
+    from intarsia.tasks.named import load_named
 
+    opened = open_bank(bank, encoder, device, precision)
+    opened.check_learning(name)
+    FileFormat.of(sep, encoding)
     chosen = parse(method or "houlsby-64", option or ()) if method or option else None
-    task = load_data(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)  # type: ignore[arg-type]
+    with hushed(quiet):
+        task = load_named(
+            data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
+            drop_missing=drop_missing,
+        )  # fmt: skip
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
         "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
@@ -149,15 +169,17 @@ def learn(
         "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
-    if not json:
+    quiet = quiet or json
+    if not quiet:
         console.err.print(f"{name}: {about(task)}", markup=False)
+    quick_start(opened, encoder, device)
     if settings["max_length"] == "auto":
         chosen_length = opened.propose_length(task)
         settings["max_length"] = chosen_length.tokens
-        if not json:
+        if not quiet:
             console.err.print(f"{name}: max length {chosen_length}", markup=False)
     explain = "--no-sweep" if sweep is None else None
-    with resumable(), learning_progress(name, not json, explain_grid=explain) as events:
+    with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
             progress=False, serve_anyway=serve_anyway,
@@ -175,6 +197,7 @@ def sweep(
             metavar="DATA…",
             help="Files or folders. Each is one task, named after the file or folder.",
             show_default=False,
+            autocompletion=completion.data,
         ),
     ],
     grid: Annotated[
@@ -187,10 +210,16 @@ def sweep(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
     max_length: LearnLengthOption = None,
-    metric: Annotated[str | None, typer.Option(help="The metric of the selection.", show_default="by kind")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The metric of the selection.", show_default="by kind", callback=checks.metric),
+    ] = None,
     class_weights: ClassWeightsOption = None,
     threshold: ThresholdOption = None,
     calibrate: CalibrateOption = True,
@@ -209,6 +238,7 @@ def sweep(
     max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train a grid of settings for one or many tasks at once, and keep the best job of each task.
@@ -219,7 +249,7 @@ def sweep(
     """
     from intarsia.cli import console
     from intarsia.display.show import queue_progress
-    from intarsia.tasks import load_data
+    from intarsia.tasks.named import load_named
     from intarsia.train.grid import read_grid
 
     chosen = read_grid(grid)
@@ -232,12 +262,17 @@ def sweep(
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
     opened = open_bank(bank, encoder, device, precision)
-    for each in names:
-        opened.store.check_name(each)
-        opened.store.check_writable(each)
-    options = {"text": text, "pair": pair, "label": label, "kind": kind, "limit": limit}
-    tasks = {n: load_data(source, **options) for n, source in zip(names, data, strict=True)}  # type: ignore[arg-type]
-    with resumable(), queue_progress(not json) as watch:
+    for one in names:
+        opened.check_learning(one)
+    options: dict[str, Any] = {
+        "text": text, "pair": pair, "label": label, "kind": kind, "limit": limit, "sep": sep, "encoding": encoding,
+        "drop_missing": drop_missing,
+    }  # fmt: skip
+    quiet = quiet or json
+    with hushed(quiet):
+        tasks = {n: load_named(source, **options) for n, source in zip(names, data, strict=True)}
+    quick_start(opened, encoder, device)
+    with resumable(), hushed(quiet), queue_progress(not quiet) as watch:
         entries = opened.sweep(
             tasks,
             chosen,
@@ -265,63 +300,43 @@ def sweep(
 
 
 @app.command(rich_help_panel="Tasks")
-def predict(
-    name: TaskArgument,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; by default, one per line from standard input.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the texts from this data file.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this .jsonl or .csv file.")] = None,
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    context: Annotated[
-        str | None, typer.Option(help="The context of the questions, for a span task.", show_default=False)
-    ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(help="jsonl, csv or squad (question id → answer).", show_default="by file extension, else jsonl"),
-    ] = None,
-    version: VersionOption = None,
-    threshold: ThresholdOption = None,
-    bank: BankOption = Path("bank"),
-    encoder: EncoderOption = None,
-    max_bytes: MaxBytesOption = None,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = None,
-) -> None:
-    """Predict with a task, from arguments, standard input or a file.
-
-    The command prints one JSON object per text, or CSV. The input of a task
-    depends on its kind:
-
-    Text pairs: separate the two texts by a tab.
-
-    Tags: give a text, which is split at white space, or a JSON Lines file with
-    lists of [cyan]tokens[/].
-
-    Spans: give questions with [cyan]--context[/], or with a tab and the context
-    after each question, or a SQuAD file.
-
-    Words: give texts with mask tokens.
-    """
-    from intarsia.cli import answers
-
-    opened = open_bank(bank, encoder, device, precision)
-    requests = answers.gather(texts, file, text, pair, opened.show(name, version).header.kind, context)
-    found = opened.predict(name, requests, version=version)
-    if threshold is not None:
-        found = [prediction.at_threshold(threshold) for prediction in found]
-    answers.write(found, requests, output, format)
-
-
-@app.command(rich_help_panel="Tasks")
 def evaluate(
-    name: TaskArgument,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.")],
-    metric: Annotated[str | None, typer.Option(help="The metric.", show_default="the task's")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False,
+            autocompletion=completion.tasks)
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="A labelled file, or a folder with a test part.", show_default=False,
+            autocompletion=completion.data),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Score all tasks of the bank instead; with [cyan]--precision int8[/] beside float32."
+        ),
+    ] = False,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="NAME=FILE", show_default="what each task learned from",
+            help="With --all: labelled data of a task, or one folder with files named after tasks.",
+        ),
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option(help="With --all: texts whose answers are compared for tasks without labelled data."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="With --all: use at most this many rows of each task.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="The metric.", show_default="the task's", callback=checks.metric)
+    ] = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     version: VersionOption = None,
     threshold: ThresholdOption = None,
     bank: BankOption = Path("bank"),
@@ -335,18 +350,38 @@ def evaluate(
         typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
     ] = None,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
 
-    `--mistakes 20` adds the worst mistakes with their texts, and `--figures`
-    writes images. `--json` has all of it.
+    `intarsia evaluate --all --precision int8` reports the loss of int8 over all
+    tasks: scores, changed answers and speed, beside float32.
+
+    `--mistakes 20` adds the worst mistakes with their texts, and `--figures` writes images. `--json` has all of it.
     """
     from intarsia.cli import console
     from intarsia.cli.evaluation import evaluation_parts
 
-    found = open_bank(bank, encoder, device, precision).evaluate(
-        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label
-    )
+    if every:
+        from intarsia.cli.precision_table import evaluate_all
+
+        alone = (name, data, metric, text, pair, label, version, threshold, figures, sep, encoding)
+        if any(value is not None for value in alone) or mistakes:
+            raise IntarsiaError("--all takes only --data, --texts, --limit and the options of the bank.")
+        evaluate_all(existing_bank(bank, encoder, device, precision), sources or (), texts, limit, json)
+        return
+    if name is None or data is None or sources or texts is not None or limit is not None:
+        raise IntarsiaError("give a task's NAME and its DATA, or --all (with --data, --texts and --limit).")
+    opened = existing_bank(bank, encoder, device, precision)
+    header = opened.show(name, version).header
+    if metric is not None:  # what does not fit the task is refused before the base is loaded
+        from intarsia.tasks.metrics import check_metric
+
+        check_metric(metric, cast(Kind, header.kind), header.labels)
+    quick_start(opened, encoder, device)
+    found = opened.evaluate(
+        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label, sep=sep,
+        encoding=encoding, drop_missing=drop_missing,
+    )  # fmt: skip
     if figures is not None:
         from intarsia.lab.task_figures import write_figures
 

@@ -45,8 +45,15 @@ def learning_progress(
     with ExitStack() as shown:
         watch: RunnerWatch | None = None
 
+        resumed: set[str] = set()
+
         def show(event: RunnerEvent) -> None:
             nonlocal watch
+            p = event.progress
+            if p is not None and p.reading is None and p.resumed_at and event.key not in resumed:
+                resumed.add(event.key)
+                epoch = p.resumed_at * p.epochs // p.steps + 1
+                print(f"{p.job.name}: going on from epoch {min(epoch, p.epochs)} of {p.epochs}", file=sys.stderr)
             if event.planned is not None and len(event.planned) > 1:
                 if explain_grid:
                     from intarsia.display.terminal import tell

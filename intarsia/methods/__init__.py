@@ -64,10 +64,9 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     """
     names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
     if not names:
-        raise IntarsiaError(
-            f"the method {text!r} is not known.{did_you_mean(text.rpartition('-')[0] or text, PRESETS)} "
-            f"Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
-        )
+        close = did_you_mean(text.rpartition("-")[0] or text, PRESETS)
+        known = close or f" Known methods: {', '.join(PRESETS)}. Write a size as in houlsby-64."
+        raise IntarsiaError(f"the method {text!r} is not known.{known}")
     name = max(names, key=len)
     kind, preset = _METHOD_OF_PRESET[name], PRESETS[name]
     sized, size = text != name, text.removeprefix(name).removeprefix("-")

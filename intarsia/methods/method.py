@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intarsia.encoder.spec import BaseTensor, Spec
@@ -230,6 +231,7 @@ def to_dict(method: Any) -> dict[str, Any]:
     return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options}}
 
 
+@lru_cache(maxsize=1024)
 def running_key(method: Any) -> tuple[Any, ...]:
     """Return a key that is equal for methods that compute the same function of the same tensors: they share slots."""
     options = dataclasses.asdict(method)

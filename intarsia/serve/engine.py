@@ -7,25 +7,23 @@ copies the tasks of that pass into slots, runs it, and hands the outputs back.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from intarsia.encoder.encoder import Encoder
-from intarsia.encoder.packed import Segment
 from intarsia.errors import EngineClosed, IntarsiaError, Overloaded, PassFailed, Replaced, RequestTooLong
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.call import Call
 from intarsia.serve.limits import Limits
+from intarsia.serve.packing import PlannedPass, Row
 from intarsia.serve.predictor import PassRow, Predictor
-from intarsia.serve.preparing import Group, Prepared, Resolve, prepare
+from intarsia.serve.preparing import Prepared, Resolve, prepare
 from intarsia.serve.resident import Resident
 from intarsia.serve.served import Served
 from intarsia.serve.staged import HostTier, Staged, stage
@@ -35,16 +33,6 @@ PROBE = "a"  # the text of `Engine.probe`
 PART, PARTS_RUNNING = 512, 3  # asks that `answer` submits at a time, and how many parts may run
 TRIES = 8  # attempts of a call when other processes replace its tasks meanwhile
 CLOSED = "the engine is closed; open the bank again."
-
-
-@dataclass(eq=False, slots=True)
-class Row:
-    """One row that waits for a pass."""
-
-    call: Call
-    group: Group
-    index: int  # of its segment in the group
-    segment: Segment
 
 
 class Running(NamedTuple):
@@ -94,7 +82,9 @@ class Engine:
         prepared = self._prepared(call.asks, truncate)
         tokens = prepared.tokens
         rows = [
-            Row(call, group, i, segment) for group in prepared.groups for i, segment in enumerate(group.inputs.segments)
+            Row(call, group, i, segment, len(segment.ids), group.key)
+            for group in prepared.groups
+            for i, segment in enumerate(group.inputs.segments)
         ]
         for group in prepared.groups:
             group.outputs = [None] * len(group.inputs.segments)
@@ -255,64 +245,43 @@ class Engine:
 
     def _next_pass(self) -> tuple[list[Row], dict[str, Staged | None]]:
         """Take the rows of the next pass from the queue, oldest first, and the staged tasks to load for it."""
+        if not self._waiting:
+            return [], {}
         now, budget = time.monotonic(), self.limits.pass_tokens or 1
+        planned = PlannedPass(self.predictor, self.host)
         rows: list[Row] = []
-        left: deque[Row] = deque()
-        needed: dict[str, Staged | None] = {}  # None: resident
-        room: dict[object, list[str]] = {}
-        tokens, kind = 0, None
-        while self._waiting:
-            row = self._waiting.popleft()
-            size = len(row.segment.ids)
-            if not row.call.open:
-                self._waiting_tokens -= size
-                self.statistics.cancelled += 1
+        left: list[Row] = []
+        waiting, tokens = self._waiting, 0
+        while waiting:
+            row = waiting.popleft()
+            call = row.call
+            if not call.open or call.expired(now):
+                self._leave(row, now)
                 continue
-            if row.call.expired(now):
-                self._waiting_tokens -= size
-                self.statistics.expired += 1
-                row.call.expire()
-                continue
-            if rows and tokens + size > budget:
+            if rows and tokens + row.size > budget:
                 left.append(row)
                 break
-            fits, pass_kind = self._fits(row, needed, room)
-            if not fits or (rows and pass_kind != kind):
+            joined = planned.join(row)
+            if joined is None:
+                self._read_again(row)
+            if not joined:
                 left.append(row)
                 continue
             rows.append(row)
-            tokens, kind = tokens + size, pass_kind
-        left.extend(self._waiting)
-        self._waiting = left
+            tokens += row.size
+        waiting.extendleft(reversed(left))
         self._waiting_tokens -= tokens
         self._room.notify_all()
-        keys = {row.group.key for row in rows}
-        return rows, {key: staged for key, staged in needed.items() if key in keys}
+        return rows, {key: planned.tasks[key] for key in planned.joined}
 
-    def _fits(
-        self, row: Row, needed: dict[str, Staged | None], room: dict[object, list[str]]
-    ) -> tuple[bool, tuple[object, int]]:
-        """Return whether a row's task can join the pass now, and what the rows of its pass have in common."""
-        key, length = row.group.key, self.predictor.length_key(row.segment)
-        if key is None:
-            return True, (self.predictor.pass_key(None, None), length)
-        residents = self.predictor.residents
-        if key not in needed:
-            resident = residents.find(key)
-            staged = None if resident is not None else self.host.peek(key)
-            if resident is None and staged is None:
-                self._read_again(row)
-                return False, (None, 0)
-            learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
-            members = room.setdefault(residents.shape_key(learned), [])
-            if len(members) >= residents.capacity(learned):
-                return False, (None, 0)
-            members.append(key)
-            needed[key] = staged
-        staged = needed[key]
-        resident = residents.find(key) if staged is None else None
-        learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
-        return True, (self.predictor.pass_key(learned, key), length)
+    def _leave(self, row: Row, now: float) -> None:
+        """Count a row that leaves the queue without a pass: its call has ended, or its deadline has passed."""
+        self._waiting_tokens -= row.size
+        if row.call.open:
+            self.statistics.expired += 1
+            row.call.expire()
+        else:
+            self.statistics.cancelled += 1
 
     def _read_again(self, row: Row) -> None:
         """Have a reader load a task that left both tiers while the row waited."""
@@ -330,10 +299,10 @@ class Engine:
                 error = _as_answer(raised)
             with self._wake:
                 self._loading.discard(served.key)
-                lost = [r for r in self._waiting if error is not None and r.group.key == served.key]
+                lost = [r for r in self._waiting if error is not None and r.key == served.key]
                 for waiting in lost:
                     self._waiting.remove(waiting)
-                    self._waiting_tokens -= len(waiting.segment.ids)
+                    self._waiting_tokens -= waiting.size
                 self._wake.notify()
             for call in {r.call for r in lost}:
                 assert error is not None
@@ -358,8 +327,8 @@ class Engine:
         except Exception as error:
             self._run_apart(rows, running.needed, error)
             return
-        keys = len({row.group.key for row in rows})
-        tokens = sum(len(row.segment.ids) for row in rows)
+        keys = len({row.key for row in rows})
+        tokens = sum(row.size for row in rows)
         self.statistics.ran(rows=len(rows), tokens=tokens, tasks=keys, began=running.began)
         self._hand_out(rows, outputs)
 
@@ -371,7 +340,7 @@ class Engine:
                 assert staged is not None
                 resident = self._put(key, staged)
             held[key] = resident
-        asked = [PassRow(row.group.key, row.segment, row.group.embed) for row in rows]
+        asked = [PassRow(row.key, row.segment, row.group.embed) for row in rows]
         return self.predictor.start(asked, held)
 
     def _put(self, key: str, staged: Staged) -> Resident:
@@ -379,11 +348,11 @@ class Engine:
 
     def _run_apart(self, rows: list[Row], needed: dict[str, Staged | None], error: Exception) -> None:
         """After a failed pass: run each task alone, so that only the faulty one fails."""
-        keys = list(dict.fromkeys(row.group.key for row in rows))
+        keys = list(dict.fromkeys(row.key for row in rows))
         if isinstance(error, torch.cuda.OutOfMemoryError):
             torch.cuda.empty_cache()
         for key in keys:
-            own = [row for row in rows if row.group.key == key]
+            own = [row for row in rows if row.key == key]
             try:
                 outputs = self._outputs(own, {} if key is None else {key: needed[key] or self._again(own[0])})()
             except Exception as again:
@@ -399,10 +368,12 @@ class Engine:
         return None if self.predictor.residents.find(served.key) else self._staged(served)
 
     def _hand_out(self, rows: list[Row], outputs: list[Any]) -> None:
+        counts: dict[Call, int] = {}
         for row, output in zip(rows, outputs, strict=True):
             row.group.outputs[row.index] = output
-        for call, members in itertools.groupby(sorted(rows, key=lambda r: id(r.call)), key=lambda r: r.call):
-            call.take(len(list(members)))
+            counts[row.call] = counts.get(row.call, 0) + 1
+        for call, count in counts.items():
+            call.take(count)
 
     def _on_device(self, task: Callable[[], Any], *, wait: bool = True) -> None:
         """Have the engine's thread run a task between two passes."""

@@ -54,6 +54,7 @@ class Predictor:
     def __init__(self, encoder: Encoder, limits: Limits | None = None, *, interpreted: bool = False) -> None:
         """`interpreted`: use recorded passes without a GPU, in Triton's interpreter (for tests)."""
         self.encoder, self._interpreted = encoder, interpreted
+        self._by_length = encoder.shape.disentangled_attention
         self.limits = (limits or Limits()).on(encoder.device)
         self.residents = Residents(encoder, self.limits, self._slots_class)
         self._known: dict[str, Learned] = {}  # every task that `predict` ran, without its tensors
@@ -98,17 +99,18 @@ class Predictor:
     def length_key(self, segment: Segment) -> int:
         """Return a number that must be equal for the segments of one pass; 0 if any segments can share one."""
         # DeBERTa's attention pads all segments of a pass to one length.
-        return rung(len(segment.ids)) if self.encoder.shape.disentangled_attention else 0
+        return rung(len(segment.ids)) if self._by_length else 0
 
     def start(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> Callable[[], list[Any]]:
-        """Start one pass, and return a function that waits for its outputs and returns one for each row.
+        """Start one pass, and return a function that waits for its outputs and returns one for each row: see
+        `raw_outputs`; or the vector of a row that asks for it.
 
         `held` has the resident tasks of the rows. On a CPU the pass is over when this returns.
         """
         if self._is_recorded(rows, held):
             return self._start_recorded(rows, held)
         with torch.no_grad():
-            outputs = self._pass(rows, held, predictions)
+            outputs = self._pass(rows, held, raw_outputs)
         if self.encoder.device.type == "cpu":
             self._trim()
         return lambda: outputs
@@ -146,7 +148,7 @@ class Predictor:
                 if resident is not None:
                     place = slice(first, first + len(members))
                     logits = outputs.logits(run, place, resident.learned, segments[run])
-                    for i, output in zip(members, predictions(resident, logits, segments[run]), strict=True):
+                    for i, output in zip(members, raw_outputs(resident, logits, segments[run]), strict=True):
                         out[i] = output
                 for at, i in enumerate(members):
                     if rows[i].embed:
@@ -243,6 +245,13 @@ class Predictor:
 def predictions(resident: Resident, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
     """Return the probabilities (or the score) of each row, or of its tokens."""
     return resident.learned.task_kind.predictions(logits, segments)
+
+
+def raw_outputs(resident: Resident, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
+    """Return the logits of each row, from which the callers' threads compute probabilities; for heads that read tokens,
+    the probabilities of each row's tokens."""
+    kind = resident.learned.task_kind
+    return kind.predictions(logits, segments) if kind.reads_tokens else list(logits.float().cpu().numpy())
 
 
 def vector_pooling(resident: Resident | None) -> Any:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
@@ -30,7 +33,7 @@ class Group:
     examples: list[Example] = field(default_factory=list)
     inputs: Inputs = field(default_factory=lambda: Inputs([]))
     embed: bool = False
-    outputs: list[Any] = field(default_factory=list)  # one per segment, filled by passes
+    outputs: list[Any] = field(default_factory=list)  # one per segment, as passes give them
 
     @property
     def key(self) -> str | None:
@@ -42,7 +45,10 @@ class Group:
         predictions: Sequence[Prediction | None] = [None] * len(self.places)
         if not self.embed:
             assert self.served is not None
-            described = self.served.interface.task_kind.describe_all(self.examples, self.inputs, self.outputs)
+            kind_of_task, rows = self.served.interface.task_kind, self.outputs
+            if not kind_of_task.reads_tokens:  # the passes gave logits
+                rows = list(kind_of_task.probabilities(torch.from_numpy(np.stack(rows))))
+            described = kind_of_task.describe_all(self.examples, self.inputs, rows)
             predictions = [Prediction.of(self.served.name, answer) for answer in described]
         version, kind = (None, None) if self.served is None else (self.served.version, self.served.kind)
         tokens, truncated = self._sizes()

@@ -57,6 +57,8 @@ def can_record(encoder: Encoder, learned: Learned | None, *, interpreted: bool =
 class RecordedSlots(ServingSlots):
     """The slots of one method shape, with what recorded passes read; `method` None: rows of the plain base."""
 
+    recorded = True
+
     def __init__(self, method: Method | None, encoder: Encoder, capacity: int) -> None:
         super().__init__(method, encoder, capacity)
         self.align = WIDE_ALIGN if method is not None and method.wide else ALIGN

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,9 +40,12 @@ class Resident:
 class ServingSlots:
     """The slots of one method shape, with their resident tasks, least recently used first."""
 
+    recorded: ClassVar[bool] = False  # their rows run in recorded passes
+
     def __init__(self, method: Method | None, encoder: Encoder, capacity: int) -> None:
         """`method`: None for the plain base, which has no tensors."""
         self.method, self.encoder = method, encoder
+        self.key: tuple[object, ...] = ()  # of its shape among the residents
         self.places = frozenset() if method is None else method.places(encoder.shape)
         self.device, self.capacity = encoder.device, capacity
         specs = {} if method is None else method.tensors(encoder.shape)
@@ -98,8 +102,8 @@ class Residents:
         for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
             if (resident := residents.get(key)) is not None:
                 residents.move_to_end(key)
-                if resident.slots is not None:
-                    self.shapes.move_to_end(self.shape_key(resident.learned))
+                if resident.slots is not None and resident.slots.key in self.shapes:
+                    self.shapes.move_to_end(resident.slots.key)
                 return resident
         return None
 
@@ -124,7 +128,9 @@ class Residents:
         """Return the slots of a task's shape."""
         key = self.shape_key(learned)
         if key not in self.shapes:
-            self.shapes[key] = self.slots_class(learned)(learned.method, self.encoder, self._capacity(learned))
+            slots = self.slots_class(learned)(learned.method, self.encoder, self._capacity(learned))
+            slots.key = key
+            self.shapes[key] = slots
         self.shapes.move_to_end(key)
         return self.shapes[key]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from intarsia.serve.engine import EngineStats
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+PERCENTILES = (50, 95, 99)
 NOT_LIMITS = ("host", "port", "socket", "log")
 
 # The engine's numbers as metrics: field, name, help.
@@ -90,6 +91,25 @@ def engine_values(stats: EngineStats) -> dict[str, Any]:
     return values
 
 
+async def stats(request: Request) -> Reply:
+    """What changes while the service runs: cheap enough to be read every second."""
+    found = request.service.running().stats()
+    latest = sorted(found.recent)
+    milliseconds = {f"p{share}": round(1000 * _percentile(latest, share), 3) for share in PERCENTILES}
+    return Reply.json(
+        schemas.Stats(
+            engine=engine_values(found),
+            latency_ms={"calls": len(latest), **milliseconds},
+            in_flight=request.service.metrics.in_flight,
+        )
+    )
+
+
+def _percentile(ordered: list[float], share: int) -> float:
+    """The smallest of the values that at least `share` percent of them do not exceed; 0 without values."""
+    return ordered[max(0, -(-share * len(ordered) // 100) - 1)] if ordered else 0.0
+
+
 async def metrics(request: Request) -> Reply:
     engine = request.service.engine
     rows = [] if engine is None else list(_engine_metrics(engine.stats()))
@@ -109,5 +129,7 @@ OPERATIONS = (
               access="open", gives=schemas.Health, statuses=(503,)),
     Operation("GET", "/v1/info", info, "What the service is, and every limit in force", gives=schemas.Info,
               statuses=(503,)),
+    Operation("GET", "/v1/stats", stats, "What the service does: counters, the queue, latencies of the latest requests",
+              gives=schemas.Stats, statuses=(503,)),
     Operation("GET", "/metrics", metrics, "Metrics for Prometheus", media=PROMETHEUS),
 )  # fmt: skip

@@ -172,6 +172,14 @@ class Info(Struct):
     keys: dict[str, bool]
 
 
+class Stats(Struct):
+    """Counters from the start of the service, the queue, and the latencies of the latest requests."""
+
+    engine: dict[str, Any]
+    latency_ms: dict[str, float]  # calls (how many), p50, p95, p99
+    in_flight: int
+
+
 class EmbeddingsRequest(Given):
     """OpenAI's request. `model` is a task, or the encoder's name for the plain base."""
 

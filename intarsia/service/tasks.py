@@ -58,7 +58,11 @@ async def load(request: Request) -> Reply:
 
 async def unload(request: Request) -> Reply:
     engine = request.service.running()
-    await request.service.in_thread(engine.unload, request.part("task"))
+    try:
+        await request.service.in_thread(engine.unload, request.part("task"))
+    except Failure as failure:
+        if failure.code != "damaged_inlay":  # such a task is nowhere
+            raise
     return await task(request)
 
 
@@ -131,7 +135,7 @@ OPERATIONS = (
     Operation("POST", "/v1/tasks/{task}/load", load, "Make a task resident", access="admin", gives=schemas.TaskInfo,
               statuses=ADMIN),
     Operation("POST", "/v1/tasks/{task}/unload", unload, "Free the slot of a task", access="admin",
-              gives=schemas.TaskInfo, statuses=ADMIN),
+              gives=schemas.TaskInfo, statuses=(404, 503)),
     Operation("POST", "/v1/tasks/{task}/restore", restore, "Serve an older version again", access="admin",
               takes=schemas.RestoreRequest, gives=schemas.TaskInfo, statuses=(404, 409, 507)),
     Operation("PUT", "/v1/tasks/{task}", upload, "Upload an inlay file as the newest version", access="admin",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from intarsia.errors import DataError
 from intarsia.formatting import listed
@@ -39,6 +40,37 @@ OWN_NAMES: dict[Kind, tuple[str, str | None, str]] = {
     "tags": ("tokens", None, "tags"),
     "span": ("question", "context", "answers"),
 }
+
+
+USUAL_NAMES = {
+    *TEXT_NAMES,
+    *LABEL_NAMES,
+    *(name for pair in PAIR_NAMES for name in pair),
+    *(name for names in OWN_NAMES.values() for name in names if name),
+}
+
+
+def with_usual_names(tables: Mapping[str, RawTable]) -> dict[str, RawTable]:
+    """The tables with the usual column names in lower case, however a file writes them (`Text`, `LABEL`)."""
+    return {part: _with_usual_names(table) for part, table in tables.items()}
+
+
+def usual_name(name: str | None, table: RawTable) -> str | None:
+    """A column's name as it is after `with_usual_names`."""
+    lower = None if name is None else name.strip().lower()
+    return lower if lower in USUAL_NAMES and name not in table.columns else name
+
+
+def _with_usual_names(table: RawTable) -> RawTable:
+    lower = [name.strip().lower() if isinstance(name, str) else name for name in table.columns]
+    renamed = {
+        name: usual
+        for name, usual in zip(table.columns, lower, strict=True)
+        if name != usual and usual in USUAL_NAMES and lower.count(usual) == 1
+    }
+    if not renamed:
+        return table
+    return replace(table, rows=[{renamed.get(name, name): value for name, value in row.items()} for row in table.rows])
 
 
 def find_own_columns(

@@ -6,16 +6,28 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 from intarsia import formatting
 from intarsia.errors import DataError, IntarsiaWarning, check_seed
 from intarsia.formatting import listed, shown
-from intarsia.tasks.columns import OWN_NAMES, Columns, find_columns, find_own_columns, find_texts
+from intarsia.tasks.columns import (
+    OWN_NAMES,
+    Columns,
+    find_columns,
+    find_own_columns,
+    find_texts,
+    usual_name,
+    with_usual_names,
+)
 from intarsia.tasks.content import content_limit
+from intarsia.tasks.decoding import FileFormat
 from intarsia.tasks.documents import documents
 from intarsia.tasks.examples import KINDS, Example, Kind, Question, Sentence, TaskData
-from intarsia.tasks.labels import infer_kind, is_missing, plain, to_label
+from intarsia.tasks.labels import infer_kind, is_missing, looks_missing, one_name, plain, to_label
 from intarsia.tasks.notes import notes_on
 from intarsia.tasks.reading import local_path
 from intarsia.tasks.sources import Source, gather, table_of_file
@@ -36,12 +48,17 @@ def load_data(
     kind: Kind | None = None,
     seed: int = 0,
     limit: int | None = None,
+    sep: str | None = None,
+    encoding: str | None = None,
+    drop_missing: bool = False,
     max_bytes: int | None = None,
 ) -> TaskData:
     """Load a file, a folder, a hub data set or Python objects as train, dev and test.
 
     `text`, `pair` and `label` name columns, and `kind` is the task kind; what is not given is inferred. Missing parts
-    are split off with `seed`. `limit` is the largest number of training (and of dev) examples to keep.
+    are split off with `seed`. `limit` is the largest number of training (and of dev) examples to keep. `sep` and
+    `encoding` describe files whose separator or encoding is not recognised. `drop_missing` leaves out the rows without
+    a text or without a label, and counts them in `source["dropped"]`; without it they are an error.
     A file may have `max_bytes` of content, after decompression; by default 2 GiB.
     """
     if kind is not None and kind not in KINDS:
@@ -50,15 +67,20 @@ def load_data(
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
     with content_limit(max_bytes):
-        gathered = gather(source)
-    tables = _join_lines(gathered.tables, kind)
+        gathered = gather(source, FileFormat.of(sep, encoding))
+    tables = with_usual_names(_join_lines(gathered.tables, kind))
     main = _training_part(gathered)
+    text, pair, label = (usual_name(name, tables[main]) for name in (text, pair, label))
     _check_sizes(tables, main)
     own = find_own_columns(tables[main], text, pair, label, kind)
     columns = own[1] if own else find_columns(tables[main], text, pair, label)
     hidden = "test" in tables and _unlabelled(tables["test"], columns)
     if hidden:
         tables = {name: table for name, table in tables.items() if name != "test"}
+    dropped = 0
+    if drop_missing:
+        tables, dropped = _without_missing(tables, columns)
+        _check_sizes(tables, main)
     found_kind = own[0] if own else kind or infer_kind(tables.values(), columns.label or "")
 
     notes: list[str] = []
@@ -93,6 +115,7 @@ def load_data(
         "split": how,
         "seed": seed,
         "limit": limit,
+        **({"dropped": dropped} if drop_missing else {}),
         **({"notes": notes} if notes else {}),
     }
     return TaskData(found_kind, labels, **parts, source=provenance)
@@ -107,6 +130,9 @@ def load_examples(
     pair: str | None = None,
     label: str | None = None,
     learned_from: Mapping[str, str | None] | None = None,
+    sep: str | None = None,
+    encoding: str | None = None,
+    drop_missing: bool = False,
     max_bytes: int | None = None,
 ) -> list[Example]:
     """Labelled examples to evaluate a trained task on: the test part of a source, or all rows if it has no parts.
@@ -116,19 +142,23 @@ def load_examples(
     (text, pair, label) are used where the data has them all.
     """
     with content_limit(max_bytes):
-        tables = _join_lines(gather(source).tables, kind)
+        gathered = gather(source, FileFormat.of(sep, encoding))
+    tables = with_usual_names(_join_lines(gathered.tables, kind))
     usable = [tables[name] for name in ("test", "dev", "all") if name in tables]
     if not usable:
         raise DataError("the data has only a train part. Evaluation needs a test part: add it, or give one file.")
     main = tables.get("train", usable[-1])
+    text, pair, label = (usual_name(name, main) for name in (text, pair, label))
     known = {role: name for role, name in (learned_from or {}).items() if name is not None}
     if text is pair is label is None and set(known.values()) <= set(main.columns):
         text, pair, label = (known.get(role) for role in ("text", "pair", "label"))
     own = find_own_columns(main, text, pair, label, kind)
     columns = own[1] if own else find_columns(main, text, pair, label)
     table = next((part for part in usable if not _unlabelled(part, columns)), usable[0])
+    if drop_missing:
+        table = _without_missing({"": table}, columns)[0][""]
     _check_not_empty(table)
-    examples = _examples(table, columns, kind)
+    examples = [_with_stored_labels(example, labels) for example in _examples(table, columns, kind)]
     if columns.label is not None:
         _check_labels_known(table, columns.label, examples, labels)
     _check_memory(table.name, kind, len(labels), {"test": examples})
@@ -214,6 +244,38 @@ def _examples(table: RawTable, columns: Columns, kind: Kind) -> list[Example]:
         found = None if label is None else to_label(row[label], kind, table.where(index, label))
         examples.append(Example(row[columns.text], None if columns.pair is None else row[columns.pair], found))
     return examples
+
+
+def _without_missing(tables: dict[str, RawTable], columns: Columns) -> tuple[dict[str, RawTable], int]:
+    """The tables without the rows that lack a text or a label, and the number of these rows."""
+    kept = {}
+    for name, table in tables.items():
+        whole = [
+            not any(is_missing(row.get(column)) for column in columns.texts)
+            and (columns.label is None or not _lacks_label(plain(row.get(columns.label))))
+            for row in table.rows
+        ]
+        kept[name] = replace(
+            table,
+            numbers=list(compress(table.numbers, whole)),
+            rows=list(compress(table.rows, whole)),
+        )
+    return kept, sum(len(table.rows) for table in tables.values()) - sum(len(table.rows) for table in kept.values())
+
+
+def _lacks_label(value: Any) -> bool:
+    return is_missing(value) or looks_missing(value)
+
+
+def _with_stored_labels(example: Example, labels: tuple[str, ...]) -> Example:
+    """The example with its labels as a task has them that was learned before names such as `1.0` and `True` were
+    written as `1` and `true`."""
+    stored = {one_name(label): label for label in labels if label != one_name(label)}
+    if not stored or example.label is None or isinstance(example, Sentence):
+        return example
+    if isinstance(example.label, tuple):
+        return replace(example, label=tuple(stored.get(name, name) for name in example.label))
+    return replace(example, label=stored.get(str(example.label), example.label))
 
 
 def _sentences(table: RawTable, text: str, label: str) -> list[Example]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +12,9 @@ from intarsia.formatting import shown
 from intarsia.tasks.examples import Kind, Label
 from intarsia.tasks.tables import RawTable
 
+WHOLE = re.compile(r"-?[0-9]{1,15}\.0+")  # a whole number that was stored as a fraction
 SEPARATOR = "|"  # between the labels of one field in a text file
-MISSING_WORDS = ("nan", "na", "n/a", "<na>", "#n/a", "null")  # in lower case
+MISSING_WORDS = ("nan", "na", "n/a", "<na>", "#n/a", "null", "none")  # in lower case
 
 
 def plain(value: Any) -> Any:
@@ -95,6 +97,13 @@ def to_label(value: Any, kind: Kind, where: str) -> Label:
     return tuple(names)
 
 
+def one_name(name: str) -> str:
+    """The one spelling of a label that files write in several ways: `1` for `1.0`, `true` for `True`."""
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    return str(int(name.partition(".")[0])) if WHOLE.fullmatch(name) else name
+
+
 def _name(value: Any, where: str) -> str:
     """A raw value as the name of a label."""
     value = plain(value)
@@ -103,7 +112,7 @@ def _name(value: Any, where: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # a whole number stored as 1.0 is the label 1
     if isinstance(value, str) and value.strip():
-        return value.strip()
+        return one_name(value.strip())
     if isinstance(value, int) and abs(value) < 10**100:  # Python does not write integers of thousands of digits
         return str(value)
     if isinstance(value, float) and math.isfinite(value):

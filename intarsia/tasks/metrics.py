@@ -266,6 +266,13 @@ def evaluation_metric(given: Any, stored: str | None, kind: Kind, labels: Sequen
     return stored
 
 
+def metrics_of(kind: Kind) -> tuple[str, ...]:
+    """The names of the metrics that apply to a kind of task."""
+    if kind in RATIOS:
+        return tuple(RATIOS[kind])
+    return tuple(name for name, metric in METRICS.items() if kind in metric.kinds)
+
+
 def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     """Raise unless the best model can be selected by `metric`: higher must be better."""
     check_metric(metric, kind, labels)
@@ -293,6 +300,11 @@ def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
     if ranks(metric) and kind in RANKING_KINDS:
         ranked_labels(metric, labels, None)
         return
+    if metric.partition(":")[0] not in metrics_of(kind):
+        more = " (f1:LABEL names the label of f1)" if kind == "label" else ""
+        raise DataError(
+            f"{metric} is no metric of the kind {kind}. Expected one of {', '.join(metrics_of(kind))}{more}."
+        )
     sample = {"label": np.zeros(1, int), "labels": np.zeros((1, len(labels)), bool), "score": np.zeros(1)}[kind]
     _measure(metric, sample, sample, labels)
 

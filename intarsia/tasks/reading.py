@@ -1,41 +1,45 @@
 """Reading the rows of a data file. Each row has a number by which a user can find it.
 
-CSV follows the usual quoting rules. TSV has no quoting: a line is a row, and a quote is an ordinary character, because
-tab-separated data sets (GLUE among them) have many stray quotes. The exception is a TSV file whose header has every
-column name in quotes: it is read with the quoting rules of CSV.
+CSV follows the usual quoting rules. Its columns are separated by the mark that makes most columns of the header.
+TSV has no quoting: a line is a row, and a quote is an ordinary character, because tab-separated data sets (GLUE among
+them) have many stray quotes. The exceptions are a TSV file whose header has every column name in quotes, and one whose
+columns are not separated by tabs: they are read with the quoting rules of CSV.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
 from intarsia.formatting import listed
-from intarsia.tasks.content import READ_ERRORS, ROW_BYTES, Budget, damaged, open_content, raw_lines
+from intarsia.tasks.content import ROW_BYTES, Budget
+from intarsia.tasks.decoding import FileFormat, lines_of
 from intarsia.tasks.parquet import parquet_rows
 
-FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "txt")
 COMPRESSIONS = ("", ".gz", ".zst")
+FORMATS = ("csv", "tsv", "jsonl", "ndjson", "json", "parquet", "xlsx", "txt")
 KNOWN_ENDINGS = "." + ", .".join(FORMATS) + " (each also with .gz or .zst)"
+
+SEPARATORS = (",", ";", "\t", "|")  # that a header line may show
 
 RawRow = dict[str, Any]
 NumberedRow = tuple[int, RawRow]
 
 
-def read_rows(path: str | Path) -> Iterator[NumberedRow]:
-    """Yield the rows of a file with their numbers: the row's first line, or in a parquet file its index from 1.
+def read_rows(path: str | Path, form: FileFormat | None = None) -> Iterator[NumberedRow]:
+    """Yield the rows of a file with their numbers: the row's first line, or its index from 1 (parquet, JSON arrays).
 
     A bad path raises at once. Bad content raises when the iterator reaches it.
     """
-    path = local_path(path)
+    path, form = local_path(path), form or FileFormat()
     name = data_format(path)
     check_exists(path)
     if path.is_dir():
@@ -45,17 +49,25 @@ def read_rows(path: str | Path) -> Iterator[NumberedRow]:
             f"{path}: unknown file ending {''.join(path.suffixes) or '(none)'}. "
             f"Known endings: {KNOWN_ENDINGS}. Rename or convert the file."
         )
+    if form.sep is not None and name not in ("csv", "tsv"):
+        raise DataError(f"{path}: a separator (sep, --sep) applies to .csv and .tsv files only. Leave it out.")
+    if form.encoding is not None and name in ("parquet", "xlsx"):
+        raise DataError(f"{path}: an encoding (--encoding) applies to text files only. Leave it out.")
     budget = Budget(path)
     if name == "parquet":
         rows = parquet_rows(path, budget)
+    elif name == "xlsx":
+        from intarsia.tasks.spreadsheet import sheet_rows
+
+        rows = sheet_rows(path, budget)
     elif name == "json":
-        rows = _squad_rows(path)
+        rows = _json_document(path, budget, form.encoding)
     elif name in ("jsonl", "ndjson"):
-        rows = _json_rows(path, budget)
+        rows = _json_rows(path, lines_of(path, budget, form.encoding))
     elif name == "txt":
-        rows = _text_rows(path, budget)
+        rows = _text_rows(lines_of(path, budget, form.encoding))
     else:
-        rows = _separated_rows(path, budget, tabs=name == "tsv")
+        rows = _separated_rows(path, lines_of(path, budget, form.encoding), tabs=name == "tsv", sep=form.sep)
     return _require_rows(path, rows, budget)
 
 
@@ -108,24 +120,6 @@ def _require_rows(path: Path, rows: Iterator[NumberedRow], budget: Budget) -> It
         raise DataError(f"{path} is empty. Expected at least one row of data.")
 
 
-def _lines(path: Path, budget: Budget) -> Iterator[str]:
-    """Yield decoded lines with their line ends. Only newlines end a line: U+2028 in a text does not break a row."""
-    number = 0
-    try:
-        with closing(open_content(path, budget)) as stream:
-            for number, raw in enumerate(raw_lines(path, stream), 1):
-                try:
-                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{path}, line {number}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                        f"{error.start + 1} of the line). Save the file as UTF-8."
-                    ) from error
-                yield line
-    except READ_ERRORS as error:
-        raise damaged(path, error, number) from error
-
-
 def _squad_rows(path: Path) -> Iterator[NumberedRow]:
     """Yield the questions of a file in SQuAD's JSON format."""
     from intarsia.tasks.suites.squad import read_squad
@@ -138,8 +132,44 @@ def _squad_rows(path: Path) -> Iterator[NumberedRow]:
         }  # fmt: skip
 
 
-def _json_rows(path: Path, budget: Budget) -> Iterator[NumberedRow]:
-    for number, line in enumerate(_lines(path, budget), 1):
+def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator[NumberedRow]:
+    """Yield the rows of a .json file: an array of objects, JSON Lines, or questions in SQuAD's format."""
+    lines = lines_of(path, budget, encoding)
+    first = next((line for line in lines if line.strip()), "")
+    lines = itertools.chain([first], lines)
+    if first.lstrip().startswith("["):
+        yield from _array_rows(path, "".join(lines))
+        return
+    second = next((line for line in itertools.islice(lines, 1, None) if line.strip()), "")
+    if first.strip().endswith("}") and second.lstrip().startswith("{"):
+        yield from _json_rows(path, lines_of(path, Budget(path), encoding))
+    else:
+        yield from _squad_rows(path)
+
+
+def _array_rows(path: Path, text: str) -> Iterator[NumberedRow]:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}, line {error.lineno}: malformed JSON ({error.msg}, at character {error.colno}). Expected an array "
+            "of objects."
+        ) from error
+    except ValueError as error:  # a number of too many digits
+        raise DataError(f"{path}: malformed JSON ({error}). Expected an array of objects.") from error
+    except RecursionError:
+        raise DataError(f"{path}: JSON that is nested too deeply. Expected an array of objects.") from None
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{path}, item {number}: expected a JSON object such as "
+                f'{{"text": "...", "label": "..."}}, found a {type(row).__name__}.'
+            )
+        yield number, row
+
+
+def _json_rows(path: Path, lines: Iterator[str]) -> Iterator[NumberedRow]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -157,23 +187,28 @@ def _json_rows(path: Path, budget: Budget) -> Iterator[NumberedRow]:
         yield number, row
 
 
-def _text_rows(path: Path, budget: Budget) -> Iterator[NumberedRow]:
+def _text_rows(lines: Iterator[str]) -> Iterator[NumberedRow]:
     """Yield every line. Blank lines may separate texts, so they are kept."""
-    for number, line in enumerate(_lines(path, budget), 1):
+    for number, line in enumerate(lines, 1):
         yield number, {"text": line.strip()}
 
 
-def _separated_rows(path: Path, budget: Budget, tabs: bool) -> Iterator[NumberedRow]:
-    """Yield the rows of a TSV (`tabs`) or CSV file."""
-    lines = _lines(path, budget)
-    records = _tab_records(path, lines) if tabs else _quoted_records(path, lines, ",")
+def _separated_rows(path: Path, lines: Iterator[str], tabs: bool, sep: str | None) -> Iterator[NumberedRow]:
+    """Yield the rows of a TSV (`tabs`) or CSV file. `sep`: the separator, if the user names it."""
+    first = next(lines, "")
+    given = sep is not None
+    sep = sep or _separator(first, "\t" if tabs else ",")
+    lines = itertools.chain([first] if first else [], lines)
+    plain = tabs and sep == "\t"
+    records = _tab_records(path, lines) if plain else _quoted_records(path, lines, sep)
     header: list[str] | None = None
     for number, fields in records:
         if header is None:
-            header = _header(path, fields, tabs)
+            header = _header(path, fields, sep, given=given)
         elif len(fields) != len(header):
             wrong = "few" if len(fields) < len(header) else "many"
-            cause = "A line break or tab inside a text" if tabs else "An unquoted comma or line break inside a text"
+            name = {"\t": "tab", ",": "comma"}.get(sep, repr(sep))
+            cause = "A line break or tab inside a text" if plain else f"An unquoted {name} or line break inside a text"
             raise DataError(
                 f"{path}, line {number}: too {wrong} fields: {len(fields)}, but the header names {len(header)} "
                 f"({listed(header)}). {cause} may be the cause; correct or quote the row."
@@ -182,17 +217,23 @@ def _separated_rows(path: Path, budget: Budget, tabs: bool) -> Iterator[Numbered
             yield number, dict(zip(header, fields, strict=True))
 
 
-def _header(path: Path, fields: list[str], tabs: bool) -> list[str]:
+def _separator(header: str, usual: str) -> str:
+    """The separator of a header line: the one that makes most columns, and of several the usual one."""
+    outside_quotes = re.sub(r'"[^"]*"', "", header)
+    return max((usual, *(mark for mark in SEPARATORS if mark != usual)), key=outside_quotes.count)
+
+
+def _header(path: Path, fields: list[str], sep: str, *, given: bool) -> list[str]:
     """The checked column names."""
     header = [field.strip() for field in fields]
     twice = sorted(name for name, count in Counter(header).items() if name and count > 1)
     if twice:
         raise DataError(f"{path}: the header has the column {twice[0]!r} more than once. Rename one of them.")
-    other = [mark for mark in (";", "\t", ",") if mark in header[0]]
-    if len(header) == 1 and other:
-        expected = "tabs" if tabs else "commas"
+    other = [mark for mark in SEPARATORS if mark != sep and mark in header[0]]
+    if given and len(header) == 1 and other:
         raise DataError(
-            f"{path}: the columns are separated by {other[0]!r}, expected {expected}. Save the file with {expected}."
+            f"{path}: {sep!r} does not separate columns in the header, which has {other[0]!r}. Give the right "
+            "separator (--sep), or leave it out."
         )
     return header
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import DataError
+from intarsia.tasks.decoding import FileFormat
 from intarsia.tasks.examples import Example, Question, Sentence
 from intarsia.tasks.frames import EXPECTED, is_of, row_of, table_of_frame
 from intarsia.tasks.hub import load_hub
@@ -19,16 +20,16 @@ HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?")
 Source = str | Path | Mapping[str, Any] | Sequence[Any] | Any  # Any: the frames of frames.py
 
 
-def gather(source: Source) -> Gathered:
-    """The tables of any source that a user may give."""
+def gather(source: Source, form: FileFormat | None = None) -> Gathered:
+    """The tables of any source that a user may give. `form` says what cannot be told from its files."""
     if isinstance(source, str | Path):
-        return _from_name(source)
+        return _from_name(source, form)
     if isinstance(source, Mapping) and not source.keys().isdisjoint(SPLIT_NAMES):
-        return _from_mapping(source)
+        return _from_mapping(source, form)
     if (table := table_in_memory(source)) is not None:
         return Gathered(table.name, {"all": table}, {"from": "memory"})
     if isinstance(source, Mapping):
-        return _from_mapping(source)
+        return _from_mapping(source, form)
     raise DataError(f"cannot read data from a {type(source).__name__}. Expected {EXPECTED}.")
 
 
@@ -47,19 +48,19 @@ def _name_of(source: Any) -> str:
     return {"dict": "the dict", "tuple": "(X, y)"}.get(kind, f"the {kind}")
 
 
-def _from_mapping(parts: Mapping[str, Any]) -> Gathered:
+def _from_mapping(parts: Mapping[str, Any], form: FileFormat | None) -> Gathered:
     """The tables of a mapping from part names to files or examples."""
     if is_of(parts, "datasets"):  # a data set may have further parts, such as the unlabelled one of IMDb
         parts = {name: part for name, part in parts.items() if name in SPLIT_NAMES}
     files = {SPLIT_NAMES.get(name, name): str(part) for name, part in parts.items() if isinstance(part, str | Path)}
-    tables = _one_table_per_split(parts.items(), "the mapping", _table_of_part)
+    tables = _one_table_per_split(parts.items(), "the mapping", lambda name, part: _table_of_part(name, part, form))
     return Gathered("the mapping", tables, {"from": "files", "files": files} if files else {"from": "memory"})
 
 
-def table_of_file(path: Path) -> RawTable:
+def table_of_file(path: Path, form: FileFormat | None = None) -> RawTable:
     """The table of all rows of a file."""
-    numbered = list(read_rows(path))
-    unit = {"parquet": "row", "json": "question"}.get(data_format(path) or "", "line")
+    numbered = list(read_rows(path, form))
+    unit = {"parquet": "row", "xlsx": "row", "json": "item"}.get(data_format(path) or "", "line")
     lines = data_format(path) == "txt"
     return RawTable(str(path), unit, [number for number, _ in numbered], [row for _, row in numbered], lines)
 
@@ -70,10 +71,10 @@ def _table_of_objects(name: str, items: Iterable[Any]) -> RawTable:
     return RawTable(name, "item", range(1, len(rows) + 1), rows)
 
 
-def _table_of_part(name: str, part: Any) -> RawTable:
+def _table_of_part(name: str, part: Any, form: FileFormat | None) -> RawTable:
     """The table of one part of a mapping: a file or examples."""
     if isinstance(part, str | Path):
-        return table_of_file(local_path(part))
+        return table_of_file(local_path(part), form)
     if (table := table_of_frame(name, part)) is not None:
         return table
     if isinstance(part, Iterable) and not isinstance(part, Mapping | bytes):
@@ -97,13 +98,13 @@ def _row(name: str, number: int, item: Any) -> RawRow:
     return row_of(name, number, item)
 
 
-def _from_name(source: str | Path) -> Gathered:
+def _from_name(source: str | Path, form: FileFormat | None) -> Gathered:
     """The tables of a path or a hub name."""
     path = local_path(source)
     if path.is_dir():
-        return _from_folder(path)
+        return _from_folder(path, form)
     if path.exists() or isinstance(source, Path):
-        return _from_file(path)
+        return _from_file(path, form)
     name, forced = source.removeprefix("hub:"), source.startswith("hub:")
     match = HUB_NAME.fullmatch(name)
     # A path and a hub name can look alike. A name in an existing folder, or with the ending of a data file, is a path.
@@ -112,18 +113,18 @@ def _from_name(source: str | Path) -> Gathered:
     if forced:
         raise DataError(f"{source!r} does not name a hub data set. Expected hub:OWNER/NAME or hub:OWNER/NAME:CONFIG.")
     try:
-        return _from_file(path)
+        return _from_file(path, form)
     except DataError as error:
         if match and data_format(path) is None:
             raise DataError(f"{error} For a data set of the hub, write hub:{name}.") from None
         raise
 
 
-def _from_file(path: Path) -> Gathered:
-    return Gathered(str(path), {"all": table_of_file(path)}, {"from": "file", "path": str(path)})
+def _from_file(path: Path, form: FileFormat | None) -> Gathered:
+    return Gathered(str(path), {"all": table_of_file(path, form)}, {"from": "file", "path": str(path)})
 
 
-def _from_folder(folder: Path) -> Gathered:
+def _from_folder(folder: Path, form: FileFormat | None) -> Gathered:
     files = sorted(path for path in folder.iterdir() if path.is_file() and data_format(path))
     parts = [(stem(path), path) for path in files if stem(path) in SPLIT_NAMES]
     if not parts:
@@ -132,7 +133,7 @@ def _from_folder(folder: Path) -> Gathered:
             f"{KNOWN_ENDINGS}; found {_listed(folder)}. "
             f"Rename the files, give the path of one file, or in Python {{'train': path, 'dev': path}}."
         )
-    tables = _one_table_per_split(parts, str(folder), lambda _, path: table_of_file(path))
+    tables = _one_table_per_split(parts, str(folder), lambda _, path: table_of_file(path, form))
     names = {SPLIT_NAMES[name]: path.name for name, path in parts}
     return Gathered(str(folder), tables, {"from": "folder", "path": str(folder), "files": names})
 

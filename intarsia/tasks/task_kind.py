@@ -191,7 +191,10 @@ class TaskKind:
         if self.temperature != 1.0:
             logits = logits / self.temperature
         if self.kind == "label":
-            return torch.softmax(logits, -1).numpy()
+            # NumPy: for the few rows and labels of an answer, calling PyTorch takes longer than the computation.
+            values = logits.numpy()
+            powers = np.exp(values - values.max(-1, keepdims=True))
+            return powers / powers.sum(-1, keepdims=True)
         if self.kind == "labels":
             return rowwise.elementwise(torch.sigmoid, logits).numpy()
         return logits.numpy() * self.spread + self.mean

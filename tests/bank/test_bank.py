@@ -154,4 +154,4 @@ def test_headers_are_json(encoder: Encoder, tmp_path: Path) -> None:
     entry = bank.learn("opinion", opinions(), method=Bottleneck(4, layers=(1, 2)), settings=QUICK)
     known = json.loads(json.dumps(entry_dict(entry)))
     assert known["method"]["layers"] == [1, 2] and known["head"]["pooling"] == "mean"
-    assert json.loads(json.dumps(tasks_dict(bank)))["tasks"][0]["task"] == "opinion"
+    assert json.loads(json.dumps(tasks_dict(bank)))["tasks"][0]["name"] == "opinion"

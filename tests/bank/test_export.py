@@ -295,7 +295,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(ended.value.code or 0), predictions.out, predictions.err
 
     code, out, err = run("task", "--merged", "out")
-    assert code == 0 and not err and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
+    assert (
+        code == 0
+        and "note: No class of transformers" in err
+        and "Wrote task version 1 to out: BertModel, head in head.safetensors" in out
+    )
     assert re.search(r"logits of 5 texts differ by at most \d\.\de-\d\d of the largest", out)
     assert run("task", "--merged", "out", "--force", "--version", "1")[0] == 0
     for arguments, message in [
@@ -308,3 +312,16 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         code, _, err = run(*arguments)
         assert code == 2 and message in err and "Traceback" not in err
     assert not (tmp_path / "out2").exists()
+
+
+def test_no_pipeline_puts_the_labels_over_a_random_head(tmp_path: Path) -> None:
+    from transformers import AutoConfig, pipeline
+
+    base = encoder("bert")
+    bank = bank_with(tmp_path, base, inlay(base, METHODS["lora"], "mean"))
+    folder = tmp_path / "plain"
+    assert bank.export("task", folder).head == "head.safetensors"
+    assert AutoConfig.from_pretrained(folder).num_labels == 0
+    assert "cannot open this folder" in (folder / "README.md").read_text()
+    with pytest.raises(Exception):  # noqa: B017  # of transformers or torch: a head without outputs
+        pipeline("text-classification", model=str(folder))(["a text"])

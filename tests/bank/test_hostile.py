@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
@@ -17,18 +18,24 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import intarsia
 from intarsia import Bottleneck, LotteryTicket, Settings
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT, canonical
+from intarsia.bank.description import FIELDS
 from intarsia.bank.index import SELECT, IndexRow, _checksum
-from intarsia.bank.inlay import read_header
+from intarsia.bank.inlay import decode, read_header
+from intarsia.bank.usable import usable_fault
 from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, DamagedInlay, IntarsiaError
 from tests.support.families import opinions, tiny_with_words
 from tests.support.forging import forged, plant
+from tests.support.fuzz_inlays import fuzz
+from tests.support.inlays import make_inlay
 
 TEXTS = ["good good film", "an awful day"]
 QUICK = Settings(epochs=1, batch_size=16, learning_rate=1e-2)
@@ -428,3 +435,42 @@ def test_a_fifo_in_place_of_bank_json(bank: Bank) -> None:
     opened = intarsia.open(bank.store.folder, base)
     with pytest.raises(BankError, match="not a regular file"):
         opened.tasks()
+
+
+def test_fuzzed_inlays() -> None:
+    counts, failures = fuzz(seed=1, count=60)
+    assert not failures, f"seed {min(failures)}: {failures[min(failures)]}"
+    assert counts["refused"] > 40
+
+
+absurd = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(FIELDS), absurd)
+def test_any_value_of_any_field_is_read_or_refused(field: str, value: Any) -> None:
+    def change(fields: dict[str, Any], _: dict[str, torch.Tensor]) -> None:
+        fields[field] = value
+
+    try:
+        inlay = decode(forged(make_inlay(), change), Path("x"))
+        usable_fault(inlay, inlay.layout)
+        json.dumps(inlay.interface.task_kind.to_dict())
+    except IntarsiaError:
+        pass
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 2**64 - 1))
+def test_any_bytes_are_refused(content: bytes, length: int) -> None:
+    for made in (content, length.to_bytes(8, "little") + content, len(content).to_bytes(8, "little") + content):
+        with pytest.raises(DamagedInlay):
+            decode(made, Path("x"))

@@ -152,6 +152,21 @@ def test_a_held_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert unfinished(tmp_path) == []
 
 
+def test_an_error_after_the_inlay_is_stored_does_not_make_it_look_lost(
+    tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = intarsia.open(tmp_path, encoder)
+    real = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.parent.name == "work" and bank.store.versions("a"):
+            raise PermissionError(1, "Operation not permitted", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert bank.learn("a", opinions(40), Bottleneck(4), settings=QUICK).version == 1
+
+
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_seeds_beyond_the_generators_are_refused(seed: int) -> None:
     with pytest.raises(IntarsiaError, match="seed must be at least 0"):

@@ -190,6 +190,16 @@ def test_info_shows_every_limit(service: Running) -> None:
     assert info["device"] == "cpu" and info["tasks"] == 4 and info["keys"] == {"user": False, "admin": False}
 
 
+def test_stats_count_what_passes_did(service: Running) -> None:
+    before = service.get("/v1/stats").json()
+    service.post("/v1/predict", {"tasks": ["opinion", "rating"], "inputs": TEXTS})
+    after = service.get("/v1/stats").json()
+    assert after["engine"]["rows"] - before["engine"]["rows"] == 2 * len(TEXTS)
+    latency = after["latency_ms"]
+    assert latency["calls"] > before["latency_ms"]["calls"] and 0 < latency["p50"] <= latency["p95"] <= latency["p99"]
+    assert after["in_flight"] == 1
+
+
 def test_the_pages_load_nothing_from_elsewhere(service: Running) -> None:
     for path in ("/", "/docs"):
         reply = service.get(path)

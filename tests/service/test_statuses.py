@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from intarsia.bank.bank import Bank
-from intarsia.bank.inlay import Inlay, encode
+from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, Overloaded
 from intarsia.service.app import OPERATIONS
@@ -217,7 +217,7 @@ def test_conflicts(own: Bank, open_service: Running, record: Recorder) -> None:
         body = {**GOOD[handler], "model": "tags"} if handler in GOOD else None
         assert record(open_service, by(handler), body, where=path(by(handler), task="tags")) == 409, handler
     assert record(open_service, by("model"), where="/v1/models/tags") == 409
-    assert record(open_service, by("unload"), where="/v1/tasks/tags/unload") == 409
+    assert record(open_service, by("unload"), where="/v1/tasks/tags/unload") == 200
     assert record(open_service, by("restore"), {"version": 2}, where="/v1/tasks/tags/restore") == 409
     own.remove("tags", 2)
     inlay = own.store.load("rating")
@@ -252,7 +252,7 @@ def test_too_many_rows(own: Bank, record: Recorder) -> None:
 
 
 def content_of(inlay: Inlay) -> bytes:
-    return b"".join(encode(inlay))
+    return forged(inlay)  # `encode` would refuse to write most of them
 
 
 def test_uploads_are_checked(own: Bank, open_service: Running) -> None:
@@ -275,7 +275,8 @@ def test_uploads_are_checked(own: Bank, open_service: Running) -> None:
         reply = open_service.ask("PUT", "/v1/tasks/rating", forged(inlay, change), octets)
         assert reply.status == 422, (what, reply.content)
     for name in ("..", "a%2fb", ".hidden", "x" * 65):
-        reply = open_service.ask("PUT", f"/v1/tasks/{name}", content_of(dataclasses.replace(inlay, name=name)), octets)
+        content = forged(inlay, lambda d, t, name=name: d.update(name=name))  # type: ignore[misc]
+        reply = open_service.ask("PUT", f"/v1/tasks/{name}", content, octets)
         assert reply.status in (404, 409, 422), reply.content
     assert own.verify() == []
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, IntarsiaWarning
+from intarsia.tasks.decoding import FileFormat
 from intarsia.tasks.reading import read_rows
 
 ROWS = [{"text": "first, with a comma", "label": "a"}, {"text": "zweite Zeile: ü 😀", "label": "b"}]
@@ -115,7 +116,7 @@ def test_wrong_paths_are_reported_before_reading(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["notes.doc", "data.xlsx", "none", "data.csv.bz2"])
+@pytest.mark.parametrize("name", ["notes.doc", "data.xls", "none", "data.csv.bz2"])
 def test_unknown_ending_lists_the_known_ones(tmp_path: Path, name: str) -> None:
     message = complaint(written(tmp_path, name, "x"))
     assert name in message
@@ -139,8 +140,10 @@ def test_empty_file(tmp_path: Path, name: str, content: bytes) -> None:
 
 
 def test_not_utf8_names_the_line(tmp_path: Path) -> None:
-    message = complaint(written(tmp_path, "a.csv", b"text,label\nfine,a\nna\xefve,b\n"))
+    message = complaint(written(tmp_path, "a.csv", "text,label\nschön,a\n".encode() + b"na\xefve,b\n"))
     assert "a.csv, line 3: not valid UTF-8 (byte 0xef at position 3" in message
+    message = complaint(written(tmp_path, "a.csv", b"text,label\nfine,a\n\xff\x00\x01,b\n"))
+    assert "a.csv, line 3: not valid UTF-8 (byte 0xff at position 1" in message
 
 
 def test_malformed_json_names_the_line(tmp_path: Path) -> None:
@@ -157,8 +160,83 @@ def test_wrong_number_of_fields_names_line_and_counts(tmp_path: Path) -> None:
 
 def test_wrong_headers(tmp_path: Path) -> None:
     assert "has the column 'text' more than once" in complaint(written(tmp_path, "a.csv", "text,text\nx,y\n"))
-    assert "separated by ';', expected commas" in complaint(written(tmp_path, "a.csv", "text;label\nx;y\n"))
-    assert "separated by ',', expected tabs" in complaint(written(tmp_path, "a.tsv", "text,label\nx,y\n"))
+    path = written(tmp_path, "a.csv", "text;label\nx;y\n")
+    with pytest.raises(DataError, match="',' does not separate columns in the header, which has ';'"):
+        list(read_rows(path, FileFormat.of(",", None)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sep"),
+    [
+        ("a.csv", 'text;label\n"a; b, c";x\nd;y\n', None),
+        ("a.csv", 'text\tlabel\n"a; b, c"\tx\nd\ty\n', None),
+        ("a.csv", "text, or so;label\na; b, c|\nd;y\n", "semicolon"),
+        ("a.tsv", 'text,label\n"a; b, c",x\nd,y\n', None),
+        ("a.tsv", "text;label\nd;y\n", ";"),
+        ("a.csv", "text\tlabel\nd\ty\n", "tab"),
+    ],
+)
+def test_other_separators(tmp_path: Path, name: str, content: str, sep: str | None) -> None:
+    rows = list(read_rows(written(tmp_path, name, content), FileFormat.of(sep, None)))
+    if sep == "semicolon":
+        assert rows == [(2, {"text, or so": "a", "label": " b, c|"}), (3, {"text, or so": "d", "label": "y"})]
+    else:
+        assert rows[-1][1] == {"text": "d", "label": "y"} and (len(rows) == 1 or rows[0][1]["text"] == "a; b, c")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_unicode_encodings_are_detected(tmp_path: Path, encoding: str) -> None:
+    content = 'text,label\n"schön, 😀",a\nx,b\n'.encode(encoding)
+    assert list(read_rows(written(tmp_path, "a.csv", content))) == [
+        (2, {"text": "schön, 😀", "label": "a"}),
+        (3, {"text": "x", "label": "b"}),
+    ]
+
+
+def test_latin_1_is_read_with_a_note(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", b"text,label\nfine,a\nna\xefve \x80,b\n")
+    with pytest.warns(IntarsiaWarning, match=r"a\.csv, line 3: not valid UTF-8\. The file is read as Windows-1252"):
+        assert [row["text"] for _, row in read_rows(path)] == ["fine", "naïve €"]
+    assert [row["text"] for _, row in read_rows(path, FileFormat.of(None, "latin-1"))] == ["fine", "naïve \x80"]
+    mixed = written(tmp_path, "b.csv", b"text,label\nna\xefve,b\n" + "schön,a\n".encode())
+    with pytest.warns(IntarsiaWarning):
+        assert "b.csv mixes encodings: line 2 is not valid UTF-8, line 3 is" in complaint(mixed)
+
+
+def test_a_wrong_format_is_refused(tmp_path: Path) -> None:
+    for sep, encoding, expected in ((";;", None, "one character"), (None, "utf8x", "utf8x"), ("", None, "one char")):
+        with pytest.raises(DataError, match=expected):
+            FileFormat.of(sep, encoding)
+    with pytest.raises(DataError, match=r"\.csv and \.tsv files only"):
+        read_rows(written(tmp_path, "a.jsonl", "{}"), FileFormat(sep=";"))
+    with pytest.raises(DataError, match="after line 0: not valid utf-16"):
+        list(read_rows(written(tmp_path, "a.csv", "text,label\nxy,a\nb"), FileFormat(encoding="utf-16")))
+
+
+def test_json_arrays_and_json_lines_in_a_json_file(tmp_path: Path) -> None:
+    for content in (json.dumps(ROWS), json.dumps(ROWS, indent=2), "\n".join(json.dumps(row) for row in ROWS)):
+        assert list(read_rows(written(tmp_path, "a.json", content))) == [(1, ROWS[0]), (2, ROWS[1])]
+    assert "a.json, item 2: expected a JSON object" in complaint(written(tmp_path, "a.json", '[{"text": "a"}, 3]'))
+    assert "a.json, line 2: malformed JSON" in complaint(written(tmp_path, "a.json", '[{"text": "a"},\n{]'))
+    assert "nested too deeply" in complaint(written(tmp_path, "a.json", "[" * 200_000))
+    assert "is empty" in complaint(written(tmp_path, "a.json", "[]"))
+
+
+def test_workbooks(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="the extra xlsx is not installed")
+    book = openpyxl.Workbook()
+    book.active.title = "empty"
+    sheet = book.create_sheet("rows")
+    for row in ([], ["Text", "Label", None, "id"], ["a, b", 1.0, "no header", 7], [], [2024, 2, None, None]):
+        sheet.append(row)
+    book.create_sheet("notes").append(["left out"])
+    path = tmp_path / "a.xlsx"
+    book.save(path)
+    with pytest.warns(IntarsiaWarning, match=r"reads the sheet 'rows'; left out: 'notes'"):
+        rows = list(read_rows(path))
+    assert rows == [(3, {"Text": "a, b", "Label": 1, "id": 7}), (5, {"Text": "2024", "Label": 2, "id": None})]
+    assert "damaged or no .xlsx workbook" in complaint(written(tmp_path, "b.xlsx", path.read_bytes()[:-300]))
+    assert "damaged or no .xlsx workbook" in complaint(written(tmp_path, "c.xlsx", b"text,label"))
 
 
 def test_broken_quoting_names_the_line_where_the_row_begins(tmp_path: Path) -> None:

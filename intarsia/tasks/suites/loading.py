@@ -41,8 +41,8 @@ def load(
     left_out = sum(map(len, rows.values())) - sum(map(len, kept.values()))
     if task.pooled and found.state == "whole":
         kept = {"all": [row for own_rows in kept.values() for row in own_rows]}
-    columns = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
-    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)  # type: ignore[arg-type]
+    columns: dict[str, Any] = {} if task.kind in OWN_NAMES else {**_columns(task), "label": "label"}
+    loaded = load_data(kept, **columns, kind=task.kind, seed=seed, limit=limit)
     origin = {
         **loaded.source,
         "from": "files",

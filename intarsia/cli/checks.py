@@ -1,0 +1,42 @@
+"""Checks of options, made while the command line is read: before PyTorch is loaded and before any data is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from intarsia.errors import IntarsiaError, check_choice
+from intarsia.tasks.examples import KINDS
+
+POOLINGS = ("mean", "cls", "pooler", "trained-pooler")
+PRECISIONS = ("bf16", "float32", "int8")
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def one_of(option: str, choices: Collection[str]) -> Callable[[str | None], str | None]:
+    """Return a callback that refuses any value but the choices."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None:
+            check_choice(option, value, choices)
+        return value
+
+    return check
+
+
+def device(value: str) -> str:
+    if not DEVICE.fullmatch(value):
+        raise IntarsiaError(f"the device {value!r} is not known; expected cpu, cuda or cuda:1.")
+    return value
+
+
+def metric(value: str | None) -> str | None:
+    """Refuse a name that is a metric of no kind; whether it fits the task's kind is checked with the data."""
+    if value is not None:
+        from intarsia.tasks.metrics import METRICS, RATIOS, metrics_of
+
+        names = {*METRICS, *(name for of_kind in RATIOS.values() for name in of_kind)}
+        if value not in names and not value.startswith("f1:"):
+            known = "; ".join(f"{kind}: {', '.join(metrics_of(kind))}" for kind in KINDS)
+            raise IntarsiaError(f"the metric {value!r} is not known. Metrics by kind of task: {known}.")
+    return value

@@ -1,0 +1,74 @@
+"""Which of the rows that wait can share the next pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intarsia.encoder.packed import Segment
+from intarsia.serve.call import Call
+from intarsia.serve.predictor import Predictor
+from intarsia.serve.preparing import Group
+from intarsia.serve.staged import HostTier, Staged
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One row that waits for a pass."""
+
+    call: Call
+    group: Group
+    index: int  # of its segment in the group
+    segment: Segment
+    size: int  # its tokens
+    key: str | None  # of its task; None: the plain base
+
+
+class PlannedPass:
+    """The tasks of a pass that is being packed. What a task needs is found out once a pass, not once a row."""
+
+    def __init__(self, predictor: Predictor, host: HostTier) -> None:
+        self.predictor, self.host = predictor, host
+        self.tasks: dict[str, Staged | None] = {}  # None: resident
+        self.joined: set[str] = set()
+        self._kinds: dict[str | None, object] = {}
+        self._rooms: dict[str, tuple[object, int]] = {}  # the shape of a task, and how many of them a pass can hold
+        self._members: dict[object, set[str]] = {}  # the tasks of each shape that joined
+        self._kind: object = None
+
+    def join(self, row: Row) -> bool | None:
+        """Let a row join, if its task fits; None: its task is in no memory, so it must be read again."""
+        key = row.key
+        if key not in self._kinds and not self._find(key):
+            return None
+        kind = (self._kinds[key], self.predictor.length_key(row.segment))
+        if self._kind is not None and kind != self._kind:
+            return False
+        if key is not None and key not in self.joined:
+            shape, room = self._rooms[key]
+            members = self._members.setdefault(shape, set())
+            if len(members) >= room:
+                return False
+            members.add(key)
+            self.joined.add(key)
+        self._kind = kind
+        return True
+
+    def _find(self, key: str | None) -> bool:
+        if key is None:
+            self._kinds[None] = self.predictor.pass_key(None, None)
+            return True
+        residents = self.predictor.residents
+        resident = residents.find(key)
+        staged = None if resident is not None else self.host.peek(key)
+        if resident is None and staged is None:
+            return False
+        self.tasks[key] = staged
+        if resident is not None and resident.slots is not None:  # the usual case, without a look at the method
+            slots = resident.slots
+            self._kinds[key] = slots.key if slots.recorded else None
+            self._rooms[key] = slots.key, slots.capacity
+            return True
+        learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
+        self._kinds[key] = self.predictor.pass_key(learned, key)
+        self._rooms[key] = residents.shape_key(learned), residents.capacity(learned)
+        return True

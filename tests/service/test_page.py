@@ -1,0 +1,217 @@
+"""The page in a real browser: what people see, type and hear. `make test-browser` requires the browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intarsia.bank.bank import Bank
+from intarsia.encoder.encoder import Encoder
+from tests.support import browser as browsers
+from tests.support.service import Running, running
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        browsers.missing() is not None and not browsers.required(), reason=str(browsers.missing())
+    ),
+]  # fmt: skip
+SECONDS = 60
+TEXT = "a good film"
+
+
+@pytest.fixture(scope="module")
+def service(learned: Path, encoder: Encoder, base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("page") / "bank"
+    shutil.copytree(learned, folder)
+    with running(Bank(folder, encoder), jobs=True, encoder=base) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    assert browsers.missing() is None, browsers.missing()
+    with browsers.browser() as driver:
+        yield driver
+
+
+class Page:
+    """The page, as a test sees it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def all(self, css: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", css))
+
+    def __call__(self, css: str) -> Any:
+        """The element, as soon as it is there."""
+        return self.wait(lambda: self.all(css), css)[0]
+
+    def wait(self, true: Any, what: str) -> Any:
+        from selenium.common.exceptions import StaleElementReferenceException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        waiting = WebDriverWait(self.driver, SECONDS, 0.05, ignored_exceptions=[StaleElementReferenceException])
+        return waiting.until(lambda _: true(), what)
+
+    def says(self, css: str, text: str) -> None:
+        """Wait until the element's text holds `text`."""
+        self.wait(lambda: text in self(css).text, f"{css}: {text}")
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    @property
+    def focus(self) -> Any:
+        return self.driver.switch_to.active_element
+
+    def faults(self) -> list[str]:
+        """Errors of scripts, of the content security policy, and of files that are missing."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def page(browser: Any, service: Running) -> Iterator[Page]:
+    browsers.resize(browser, 1280, 900)
+    browser.get(service.url)
+    made = Page(browser)
+    made("#task-table tbody tr")
+    yield made
+    assert made.faults() == []
+
+
+def ask(page: Page, text: str, second: str = "") -> list[Any]:
+    page("#text").clear()
+    page("#text").send_keys(text)
+    page("#second").clear()
+    page("#second").send_keys(second)
+    page("#ask-button").click()
+    page.wait(lambda: "answered" in page("#ask-status").text, "answers")
+    return page.all("#answers > li")
+
+
+def test_all_tasks_answer_one_text(page: Page, service: Running) -> None:
+    cards = ask(page, TEXT)
+    said = {card.find_element("tag name", "h3").text: card.text for card in cards}
+    assert list(said) == ["opinion", "pairs", "rating", "tags"]
+    results = service.post("/v1/tasks/opinion/predict", {"inputs": [TEXT]}).json()["results"][0]
+    for label, probability in results["probabilities"].items():
+        assert f"{label}\n{100 * probability:.0f} %" in said["opinion"]
+    assert "second field" in said["pairs"] and "3 tasks answered" in page("#ask-status").text
+    assert TEXT in said["tags"]
+    assert "second field" not in ask(page, TEXT, "it was so")[1].text
+
+
+def test_chosen_tasks_answer(page: Page) -> None:
+    page("#task-table input[value=rating]").click()
+    assert page("#chosen").text == "rating ×" and page("input[value=chosen]").is_selected()
+    assert [card.find_element("tag name", "h3").text for card in ask(page, TEXT)] == ["rating"]
+    page("#chosen button").click()
+    assert page("input[value=all]").is_selected() and not page("#task-table input[value=rating]").is_selected()
+    page("input[value=chosen]").click()
+    page("#ask-button").click()
+    page.says("#ask-problem", "No task is chosen")
+
+
+def test_text_never_becomes_markup(page: Page) -> None:
+    for text in ("<img src=x onerror=alert(1)>", "<b>good</b> &amp; 'fine' ☃ \U0001f600"):
+        cards = ask(page, text)
+        assert page.all("#answers img, #answers b") == []
+        assert " ".join(text.split()) in cards[3].text
+
+
+def test_the_list_shows_and_finds_tasks(page: Page) -> None:
+    row = page("#task-table tbody tr").text
+    assert all(part in row for part in ("opinion", "one label", "no, yes", "[", "accuracy", "KB", " %"))
+    page("#search").send_keys("ra")
+    page.says("#tasks-status", "1 task.")
+    assert len(page.all("#task-table tbody tr")) == 1
+    page("#search").send_keys("zzz")
+    page.says("#tasks-status", "No task has a name that begins with")
+
+
+def test_live_figures_follow_the_service(page: Page) -> None:
+    ask(page, TEXT)
+    names = [each.text for each in page.all("#figures dt")]
+    values = lambda: dict(zip(names, (each.text for each in page.all("#figures dd")), strict=True))  # noqa: E731
+    page.wait(lambda: values()["Tasks a pass"] not in ("–", "0.0"), "tasks a pass")
+    assert "ms" in values()["Latency p50"] and values()["Queue"] == "0"
+
+
+def test_versions_are_compared_and_restored(page: Page, service: Running) -> None:
+    page("#task-table tbody button").click()
+    page("#task-body table")
+    assert [row.text.split()[0] for row in page.all("#task-body tbody tr")] == ["2", "1"]
+    assert page("#task-body svg[role=img]").accessible_name.startswith("Validation accuracy. Version 2:")
+    page("#compare-text").send_keys(TEXT)
+    page("#task-body form button").click()
+    page("#task-body .card")
+    assert [card.text.split("\n")[0] for card in page.all("#task-body .card")] == ["Version 2", "Version 1"]
+    page("#task-body tbody tr:nth-child(2) button").click()
+    page.says("#task-status", "Version 1 is served again, as version 3")
+    assert service.get("/v1/tasks/opinion").json()["version"] == 3
+    assert page.focus.text == "Close"
+    page.wait(
+        lambda: "3" in page.all("#task-table tbody tr td[data-name=Version]")[0].get_attribute("textContent"), "3"
+    )
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.press(Keys.TAB)
+    assert page.focus.text == "Skip to the question"
+    page.press(Keys.ENTER, Keys.TAB)
+    assert page.focus.get_attribute("id") == "text"
+    page.press(*TEXT, Keys.TAB, Keys.TAB, Keys.TAB)
+    assert page.focus.get_attribute("id") == "ask-button"
+    page.press(Keys.ENTER)
+    page.says("#ask-status", "answered in one request")
+    page("#search").click()
+    page.press(Keys.TAB, Keys.SPACE, Keys.TAB)
+    assert page("#chosen").text == "opinion ×" and page.focus.text == "opinion"
+    page.press(Keys.ENTER)
+    page("#task-body table")
+    assert page.focus.get_attribute("id") == "task-close"
+    page.press(Keys.ESCAPE)
+    assert page.focus.text == "opinion" and not page("#task-dialog").is_displayed()
+
+
+def test_every_control_has_a_name_and_live_regions_speak(page: Page) -> None:
+    ask(page, TEXT)
+    controls = page.all("input, select, textarea, button, a, summary")
+    nameless = [
+        each.get_attribute("outerHTML") for each in controls if each.is_displayed() and not each.accessible_name
+    ]
+    assert nameless == []
+    assert page("#text").aria_role == "textbox" and page("#text").accessible_name == "Text"
+    assert page("#ask").aria_role == "region" and page("#ask").accessible_name == "Ask"
+    assert page("#ask-status").aria_role == "status"
+    assert [level.tag_name for level in page.all("h1, h2, h3") if level.is_displayed()][:3] == ["h1", "h2", "h3"]
+    browsers.resize(page.driver, 360, 800)
+    assert page("#task-table tbody tr td").aria_role == "cell"  # although a narrow page draws blocks
+
+
+@pytest.mark.parametrize("width", [360, 700, 1280, 1900])
+def test_nothing_overflows(page: Page, width: int) -> None:
+    browsers.resize(page.driver, width, 800, dark=width == 360)
+    ask(page, "word " * 40 + "w" * 300)
+    page("#task-table input[value=rating]").click()
+    inner, outer = page.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert inner <= outer
+
+
+def test_a_service_that_ends_is_named(page: Page) -> None:
+    page.driver.execute_script("window.fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+    page("#text").send_keys(TEXT)
+    page("#ask-button").click()
+    page.says("#ask-problem", "The service does not answer.")
+    page.says("#live-problem", "The service does not answer.")
