@@ -46,8 +46,13 @@ def main() -> None:
 
     @torch.inference_mode()
     def answer(rows: Sequence[Row]) -> list[Any]:
-        model.activate_rows([task for task, _ in rows])
-        logits = model.rows_logits(encode(system.tokenizer, [text for _, text in rows]))
+        tasks, batch = [task for task, _ in rows], encode(system.tokenizer, [text for _, text in rows])
+        if len(set(tasks)) == 1:  # the libraries' own way for one task, and the only one for one row
+            model.activate(tasks[0])
+            logits = model.logits(batch)
+        else:
+            model.activate_rows(tasks)
+            logits = model.rows_logits(batch)
         return torch.softmax(logits, -1).tolist()
 
     batcher = Batcher(answer)

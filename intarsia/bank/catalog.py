@@ -51,6 +51,9 @@ class Catalog:
         self._inlays = folder / "inlays"
         self._index: Index | None = None
         self._marks: dict[str, frozenset[tuple[int, str]]] = {}  # task → (version, digest) of its marks, when last read
+        self._names: dict[str, set[str]] = {}  # lower case → the names of tasks, when last listed
+        self._listed_at: int | None = None
+        self.sweepable = True  # others changed the folder: killed processes may have left files behind
         self._lock = threading.Lock()
 
     def path(self, name: str, version: int) -> Path:
@@ -72,9 +75,9 @@ class Catalog:
         with self._lock:
             index = self._opened()
             stamps = self._listing(name)
-            known = {key: row for key, row in index.rows.items() if name in (None, key[0])}
+            known = index.rows if name is None else index.of(name)
             put: list[IndexRow] = []
-            gone = known.keys() - stamps.keys()
+            gone = set(known.keys() - stamps.keys())
             for key, stamp in stamps.items():
                 row = known.get(key)
                 if row is not None and not whole and row.state == "ok" and stamp == (row.size, row.mtime_ns):
@@ -87,7 +90,7 @@ class Catalog:
                 elif found != row:
                     put.append(found)
             index.update(put, gone)
-            return sorted(row for key, row in index.rows.items() if key in stamps)
+            return sorted(index.rows[key] for key in stamps if key in index.rows)
 
     def mark_damaged(self, name: str, version: int, reason: str) -> None:
         with self._lock:
@@ -106,6 +109,35 @@ class Catalog:
         with contextlib.suppress(FileNotFoundError), os.scandir(self._inlays) as folders:
             return sorted(entry.name for entry in folders if TASK_NAME.fullmatch(entry.name) and entry.is_dir())
         return []
+
+    def spelled_otherwise(self, name: str) -> str | None:
+        """Return a task whose name differs from `name` in case only, which some file systems cannot distinguish.
+
+        The names are listed again only if the folder has changed since: other tasks cost nothing.
+        """
+        with self._lock:
+            changed = self._changed()
+            if changed is None or changed != self._listed_at:
+                self._names = {}
+                for other in self.names():
+                    self._names.setdefault(other.lower(), set()).add(other)
+                self._listed_at, self.sweepable = changed, True
+            others = self._names.get(name.lower(), set()) - {name}
+        return next(iter(sorted(others)), None)
+
+    def added(self, name: str) -> None:
+        """Note that this process has just added a version, so that its own change needs no new listing."""
+        with self._lock:
+            if self._listed_at is not None:
+                self._names.setdefault(name.lower(), set()).add(name)
+                self._listed_at, self.sweepable = self._changed(), False
+
+    def _changed(self) -> int | None:
+        """Return when the folder of the tasks last changed, or None if there is none."""
+        try:
+            return os.stat(self._inlays).st_mtime_ns
+        except OSError:
+            return None
 
     def check_inside(self, path: Path) -> None:
         """Raise if a task's folder or file is a link that leads out of the bank, which reads only its own files."""

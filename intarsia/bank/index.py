@@ -63,18 +63,28 @@ class Index:
         # A link could lead to a foreign database, and opening a FIFO could wait forever.
         self.persistent = not path.is_symlink() and (path.is_file() or not path.exists())
         self.rows: dict[Key, IndexRow] = self._read()
+        self._keys: dict[str, set[Key]] = {}  # of each task
+        for key in self.rows:
+            self._keys.setdefault(key[0], set()).add(key)
+
+    def of(self, name: str) -> dict[Key, IndexRow]:
+        """Return the rows of one task, however many there are of others."""
+        return {key: self.rows[key] for key in self._keys.get(name, ())}
 
     def update(self, put: Collection[IndexRow], drop: Collection[Key] = ()) -> None:
         """Add or replace the rows `put`, and delete the rows `drop`."""
         for key in drop:
             self.rows.pop(key, None)
-        self.rows.update((row.key, row) for row in put)
+            self._keys.get(key[0], set()).discard(key)
+        for row in put:
+            self.rows[row.key] = row
+            self._keys.setdefault(row.name, set()).add(row.key)
         if put or drop:
             self._write(put, drop)
 
     def clear(self) -> None:
         """Delete all rows, including rows that other processes have written to the file."""
-        self.rows = {}
+        self.rows, self._keys = {}, {}
         self._write((), (), everything=True)
 
     def _read(self) -> dict[Key, IndexRow]:

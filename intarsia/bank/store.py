@@ -117,12 +117,11 @@ class Store:
                 f"{name!r} is not a valid task name. Use 1 to 64 characters: letters a-z and A-Z, digits, '-', '_' and "
                 "'.'; the first character must not be '.'."
             )
-        for other in self._catalog.names():
-            if other != name and other.lower() == name.lower():
-                raise Refused(
-                    f"The bank at {self.folder} already has the task {other!r}; file systems that ignore case cannot "
-                    f"distinguish it from {name!r}. Use {other!r}, or choose another name."
-                )
+        if (other := self._catalog.spelled_otherwise(name)) is not None:
+            raise Refused(
+                f"The bank at {self.folder} already has the task {other!r}; file systems that ignore case cannot "
+                f"distinguish it from {name!r}. Use {other!r}, or choose another name."
+            )
 
     @_explained
     def add(self, inlay: Inlay, *, encoder: Encoder | None = None, serve: bool = True) -> Entry:
@@ -257,7 +256,8 @@ class Store:
         with files.explained(self._inlays / name, parts, outcome="No version was added."):
             version = max(self._catalog.versions(name), default=0) + 1
             files.make_folder(self._inlays)
-            files.sweep(self._inlays)
+            if self._catalog.sweepable:
+                files.sweep(self._inlays)
             with files.written(self._inlays, parts) as temporary:
                 header = read_header(temporary)  # now: another process may remove the version as soon as it is placed
                 while True:
@@ -278,6 +278,7 @@ class Store:
                             raise
                         # Another process has just removed the task's folder: create it again.
         with contextlib.suppress(OSError):  # only the index, which the next look brings up to date
+            self._catalog.added(name)
             self._catalog.look(name)
         return Entry(name, version, path, header.bytes, "ok", "", header.to_json(), held=not serve)
 

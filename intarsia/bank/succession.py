@@ -74,7 +74,8 @@ def _scores_worse(new: Description, old: Description) -> bool:
         return False
     if test["value"] is None or before["value"] is None:
         return False
-    return _same_test_part(new.data, old.data) and bool(test["value"] < before["value"])
+    values = test.get("value"), before.get("value")  # None: the metric was not defined
+    return None not in values and _same_test_part(new.data, old.data) and bool(values[0] < values[1])
 
 
 def _same_test_part(new: dict[str, Any], old: dict[str, Any]) -> bool:

@@ -15,19 +15,21 @@ import dataclasses
 import io
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
-from intarsia.errors import IntarsiaError, check_extra
+from intarsia.errors import IntarsiaError, IntarsiaWarning, check_extra
 from intarsia.formatting import score as shown
 from intarsia.lab.compare import hashed, metric_of, own_folder, provenance_of
 from intarsia.lab.report import COLOURS, new_figure, tidy
 from intarsia.methods import Bottleneck, Method, to_dict
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.metrics import title_of
+from intarsia.tasks.notes import imbalance
 from intarsia.tasks.splits import sample
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class CurvePoint:
     rows: int
     score: float  # the mean over the seeds
     low: float
-    high: float  # the mean ± its standard error; for one seed, the 95 % interval over the test rows
+    high: float  # the mean ± its standard error over seeds and test rows; for one seed, the 95 % interval
     scores: tuple[float, ...]  # by seed
     seconds: float  # of a run, in the mean
 
@@ -77,7 +79,7 @@ class LearningCurve:
             return f"{change}: more rows still help."
         if gain > error:
             return f"{change}: more rows probably help a little."
-        return f"{change}, which is within the error of {100 * error:.1f}: more rows like these hardly help."
+        return f"{change}, within the error of {100 * error:.1f}: this curve does not show that more rows help."
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -117,7 +119,8 @@ def learning_curve(
     check_extra("lab", "matplotlib")
     task = hashed(data if isinstance(data, TaskData) else load_data(data, **(columns or {})))
     counts = _checked(sizes, task, seeds)
-    metric, method = metric_of(task, metric), method or Bottleneck()
+    given_metric, metric = metric, metric_of(task, metric)
+    method = method or Bottleneck()
     jobs: dict[int, list[Job]] = {}
     for rows in counts:
         parts = [(seed, _sampled(task, rows, seed)) for seed in range(seeds)]
@@ -125,6 +128,8 @@ def learning_curve(
             Job("curve", part, method, pooling, Settings.for_task(method, part, **settings, metric=metric, seed=seed))
             for seed, part in parts
         ]
+    if given_metric is None and settings.get("class_weights") is None and (note := imbalance(task)) is not None:
+        warnings.warn(note, IntarsiaWarning, stacklevel=2)
     base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
     with own_folder(Path(folder)) as runs:
         work = Path(folder) / "work"
@@ -176,7 +181,9 @@ def _point(rows: int, results: Sequence[Any]) -> CurvePoint | None:
     if len(scores) == 1:
         low, high = results[0].test["low"], results[0].test["high"]
     else:
-        error = math.sqrt(sum((s - mean) ** 2 for s in scores) / (len(scores) - 1) / len(scores))
+        by_seed = sum((s - mean) ** 2 for s in scores) / (len(scores) - 1) / len(scores)
+        by_rows = sum(((r.test["high"] - r.test["low"]) / (2 * 1.96)) ** 2 for r in results) / len(results)
+        error = math.sqrt(by_seed + by_rows)
         low, high = mean - error, mean + error
     return CurvePoint(rows, mean, low, high, scores, sum(r.seconds for r in results) / len(results))
 
@@ -203,7 +210,7 @@ def figure_of(curve: LearningCurve) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel("training rows")
     axes.set_ylabel(f"test {title_of(curve.metric).lower()}")
-    about = "mean ± standard error" if curve.seeds > 1 else "95 % interval over the test rows"
+    about = "mean ± standard error over seeds and test rows" if curve.seeds > 1 else "95 % interval over the test rows"
     axes.set_title(f"{curve.seeds} seed{'s' * (curve.seeds > 1)}; {about}", fontsize=9, color="#555555", loc="right")
     axes.margins(y=0.18)
     tidy(axes)

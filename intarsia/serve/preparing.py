@@ -14,13 +14,17 @@ import torch
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, PassFailed
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.prediction import Prediction
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
 from intarsia.tasks.inputs import Inputs
 
+NOT_FINITE = (
+    "the model's outputs for this text contain NaN or infinity: the weights of the task or of the base are too large. "
+    "Restore an older version of the task, or learn it again."
+)
 Resolve = Callable[[str, "int | None"], Served]
 
 
@@ -52,13 +56,22 @@ class Group:
             predictions = [Prediction.of(self.served.name, answer) for answer in described]
         version, kind = (None, None) if self.served is None else (self.served.version, self.served.kind)
         tokens, truncated = self._sizes()
-        return {
-            place: Answer(
-                asks[place], predictions[i], vectors[i], version=version, kind=kind,
-                tokens=tokens[i], truncated=truncated[i],
-            )
-            for i, place in enumerate(self.places)
-        }  # fmt: skip
+        broken = self._not_finite()
+        answers = {}
+        for i, place in enumerate(self.places):
+            about = {"version": version, "kind": kind, "tokens": tokens[i], "truncated": truncated[i]}
+            if i in broken:
+                answers[place] = Answer(asks[place], error=PassFailed(NOT_FINITE), **about)  # type: ignore[arg-type]
+            else:
+                answers[place] = Answer(asks[place], predictions[i], vectors[i], **about)  # type: ignore[arg-type]
+        return answers
+
+    def _not_finite(self) -> set[int]:
+        """Return the examples whose outputs contain NaN or infinity."""
+        if all(np.isfinite(output).all() for output in self.outputs):
+            return set()
+        owners = self.inputs.owners or range(len(self.outputs))
+        return {owner for owner, output in zip(owners, self.outputs, strict=True) if not np.isfinite(output).all()}
 
     def _sizes(self) -> tuple[list[int], list[bool]]:
         owners = self.inputs.owners or range(len(self.inputs.segments))

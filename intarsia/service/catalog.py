@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import time
+import weakref
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -12,6 +14,7 @@ from intarsia.bank.entry import Entry
 from intarsia.methods import short_name
 from intarsia.service.schemas import TaskInfo
 
+SECONDS = 1.0  # that a listing is used again
 LABELS_LISTED = 100  # in lists; a task's own page has all
 
 
@@ -23,7 +26,12 @@ class Listed:
 
     @classmethod
     def of(cls, bank: Bank) -> Listed:
-        return cls(bank.tasks())
+        """List a bank. A listing is used again for a second, because listing ten thousand tasks takes a third of it."""
+        now, (listed, made) = time.monotonic(), _LISTED.get(bank, (None, 0.0))
+        if listed is None or now - made > SECONDS:
+            listed = cls(bank.tasks())
+            _LISTED[bank] = (listed, now)
+        return listed
 
     def page(self, prefix: str, after: str, limit: int) -> tuple[list[Entry], int, str | None]:
         """Entries whose names begin with `prefix`, after the name `after`; their number; and the last name, if more
@@ -34,6 +42,9 @@ class Listed:
         start = bisect.bisect_right([e.name for e in matching], after) if after else 0
         found = matching[start : start + limit]
         return found, len(matching), found[-1].name if start + limit < len(matching) else None
+
+
+_LISTED: weakref.WeakKeyDictionary[Bank, tuple[Listed | None, float]] = weakref.WeakKeyDictionary()
 
 
 def describe(entry: Entry, served: int, *, resident: bool, whole: bool = False) -> TaskInfo:

@@ -66,4 +66,4 @@ def test_the_advice_compares_the_gain_with_its_error() -> None:
 
     assert curve(0.8) == "From 50 to 200 rows, accuracy changes by +10.0: more rows still help."
     assert "probably help a little" in curve(0.72)
-    assert "hardly help" in curve(0.705)
+    assert "does not show that more rows help" in curve(0.705)

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import intarsia
 from intarsia import Bottleneck, Full, Limits, LoRA, Prefix, Settings
@@ -246,3 +248,15 @@ def test_an_engine_ends_with_its_bank(bank: Bank) -> None:
 def test_limits_are_checked() -> None:
     with pytest.raises(IntarsiaError, match="limit slots is 0"):
         Limits(slots=0)
+
+
+def test_outputs_that_are_not_finite_are_an_error_of_their_task(bank: Bank, tmp_path: Path) -> None:
+    own = intarsia.open(tmp_path, bank.encoder)
+    own.store.add(bank.store.load("h0"))
+    inlay = bank.store.load("h1")
+    name = "head.output.weight"
+    own.store.add(replace(inlay, tensors=inlay.tensors | {name: torch.full_like(inlay.tensors[name], 3e38)}))
+    KEPT.append(own)
+    good, bad = own.engine.answer([Ask("h0", "good"), Ask("h1", "good")])
+    assert good.prediction == bank.predict("h0", ["good"])[0]
+    assert "NaN or infinity" in str(bad.error)

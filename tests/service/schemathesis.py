@@ -23,7 +23,17 @@ def main() -> int:
         bank = small_bank(Path(folder) / "bank", Encoder.load(base)).store.folder
         with served(bank, "--uploads", "--no-jobs") as process:
             url = f"{process.running.url}/openapi.json"
-            command = [sys.argv[1], "run", url, "--checks", CHECKS, "--max-examples", "200", "--seed", "1"]
+            command = [
+                sys.argv[1],
+                "run",
+                url,
+                "--checks",
+                CHECKS,
+                "--max-examples",
+                sys.argv[2] if len(sys.argv) > 2 else "200",
+                "--seed",
+                "1",
+            ]
             return subprocess.run(command, check=False).returncode
 
 
