@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("train", "serve"),
     ("display",),
     ("bank",),
+    ("sklearn",),
     ("lab", "service", "client"),
     ("cli",),
 )

@@ -76,6 +76,8 @@ def __getattr__(name: str) -> Any:
         return sorted([*_MODULES, *_methods()])
     if name in _MODULES:
         return getattr(importlib.import_module(_MODULES[name]), name)
+    if name == "sklearn":
+        return importlib.import_module("intarsia.sklearn")
     if name[:1].isupper() and name in (methods := _methods()):  # a module's name is not: that one is to be imported
         return methods[name]
     raise AttributeError(f"module 'intarsia' has no attribute {name!r}")
@@ -83,7 +85,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, without those that this module imports for itself."""
-    return sorted([*_MODULES, *_methods(), "__version__", "open"])
+    return sorted([*_MODULES, *_methods(), "__version__", "open", "sklearn"])
 
 
 def _methods() -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_a_star_import_leaves_the_builtins_alone() -> None:
 
 def test_dir_lists_the_public_names_and_nothing_else() -> None:
     names = set(dir(intarsia))
-    assert {"open", "Bank", "Settings", "Prediction", "load_data", "LoRA", "__version__"} <= names
+    assert {"open", "Bank", "Settings", "Prediction", "load_data", "LoRA", "sklearn", "__version__"} <= names
     assert not {"importlib", "Path", "annotations", "TYPE_CHECKING", "Any"} & names
     assert all(hasattr(intarsia, name) for name in names)
 

@@ -142,6 +142,10 @@ class Encoder:
             self.dtype, str(self.dtype).removeprefix("torch.")
         )
 
+    def __sklearn_clone__(self) -> Encoder:
+        """Copies of an estimator share their base: scikit-learn asks this before it copies a parameter."""
+        return self
+
     @property
     def device(self) -> torch.device:
         return next(iter(self._weights.values())).device
