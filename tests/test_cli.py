@@ -369,7 +369,7 @@ def test_questions_are_answered(base: str, tmp_path: Path) -> None:
     scored = intarsia("evaluate", "riddle", "riddles.json", "--metric", "exact-match:answered", cwd=tmp_path)
     assert scored.returncode == 0 and "riddle: exact-match:answered" in scored.stdout
     wrong = intarsia("predict", "riddle", "is it good", cwd=tmp_path)
-    assert wrong.returncode == 2 and "give (question, context)" in wrong.stderr
+    assert wrong.returncode == 2 and "put a tab and the context after the question" in wrong.stderr
 
 
 def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +391,7 @@ def test_hidden_words_are_learned_and_filled_in(base: str, tmp_path: Path, monke
     assert runner.invoke(app, ["predict", "words", "-f", "asked.txt", "-o", "out.csv"]).exit_code == 0
     with (tmp_path / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["text", "task", "mask", "word", "probability"] and len(rows) == 15
+    assert list(rows[0]) == ["text", "task", "mask", "word", "probability"] and len(rows) == 16  # one of the empty line
     scored = runner.invoke(app, ["evaluate", "words", ".", "--metric", "perplexity", "--json"])
     assert json.loads(scored.stdout)["value"] > 1 and json.loads(scored.stdout)["examples"] == 10
     assert "perplexity" in runner.invoke(app, ["evaluate", "words", ".", "--metric", "perplexity"]).stdout

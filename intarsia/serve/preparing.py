@@ -68,10 +68,10 @@ class Group:
 
     def _not_finite(self) -> set[int]:
         """Return the examples whose outputs contain NaN or infinity."""
-        if all(np.isfinite(output).all() for output in self.outputs):
+        if all(map(_is_finite, self.outputs)):
             return set()
         owners = self.inputs.owners or range(len(self.outputs))
-        return {owner for owner, output in zip(owners, self.outputs, strict=True) if not np.isfinite(output).all()}
+        return {owner for owner, output in zip(owners, self.outputs, strict=True) if not _is_finite(output)}
 
     def _sizes(self) -> tuple[list[int], list[bool]]:
         owners = self.inputs.owners or range(len(self.inputs.segments))
@@ -192,3 +192,9 @@ def _refuse_long(groups: Sequence[Group], errors: dict[int, IntarsiaError]) -> N
         group.inputs = Inputs(segments)
         group.examples = [group.examples[i] for i in kept]
         group.places = [group.places[i] for i in kept]
+
+
+def _is_finite(output: np.ndarray) -> bool:
+    """Return whether an output is finite; an output with fields has probabilities among them."""
+    values = output if output.dtype.names is None else output["probabilities"]
+    return bool(np.isfinite(values).all())

@@ -65,10 +65,14 @@ def _missing(places: Mapping[str, list[Place]], where: Where, column: str) -> It
             )
 
 
+# What a name may be written with or without: separators between letters, and marks at its end. A sign distinguishes.
+SEPARATORS = re.compile(r"(?<=[^\W\d_])[\s_.-]+(?=[^\W\d_])|^\s+|[\s.,:;!]+$")
+
+
 def _near_equal(places: Mapping[str, list[Place]]) -> Iterator[str]:
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(places):
-        alike[re.sub(r"[\W_]+", "", name.casefold()) or name].append(name)
+        alike[SEPARATORS.sub("", name.casefold()) or name].append(name)
     for names in alike.values():
         if len(names) > 1:
             listed = " and ".join(f"{name!r} ({_count(len(places[name]), 'row')})" for name in names)

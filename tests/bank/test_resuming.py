@@ -82,8 +82,8 @@ def test_a_sweep_stores_each_task_once(
     tasks = {name: load_data(opinions(40, seed=number)) for number, name in enumerate("ab")}
     real, calls = bank.store.add, [0]
 
-    def add(inlay: Any) -> Any:
-        entry = real(inlay)
+    def add(inlay: Any, **options: Any) -> Any:
+        entry = real(inlay, **options)
         calls[0] += 1
         if calls[0] == after:
             raise Killed

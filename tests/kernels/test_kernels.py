@@ -13,7 +13,8 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU (TRITON_INTERPRET=1 interprets the kernels on a CPU, slowly)", allow_module_level=True)
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from intarsia.encoder.site_view import ACTIVATIONS  # noqa: E402
+
+from intarsia.encoder.activations import ACTIVATIONS  # noqa: E402
 from intarsia.kernels import (  # noqa: E402
     Layout,
     adam,

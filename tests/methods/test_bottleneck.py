@@ -173,7 +173,7 @@ def test_configs_survive_json_and_the_command_line() -> None:
     [
         (lambda: Bottleneck(0), "size 0 is too small"),
         (lambda: Bottleneck(activation="selu"), "expected one of: gelu, relu"),  # type: ignore[arg-type]
-        (lambda: parse("hulsby"), "Known methods: houlsby"),
+        (lambda: parse("hulsby"), "Did you mean 'houlsby'"),
         (lambda: parse("houlsby-x"), "is not valid"),
         (lambda: parse("houlsby", ["sice=3"]), "has no option 'sice'"),
         (lambda: from_dict({"type": "other"}), "not known"),

@@ -84,7 +84,7 @@ class Toy(Method):
 
     def output(self, view: SiteView, h: torch.Tensor) -> torch.Tensor:
         gains = view.tensors[f"{view.layer}.{view.site}.gain"]
-        by_hand = gains.index_select(0, view.owners.owner_of_token)
+        by_hand = gains.index_select(0, view.owners.owner_of_token).to(view.dtype)  # `tensors` are float32 in any pass
         return h * (1 + 0.5 * by_hand + 0.5 * view.each(f"{view.layer}.{view.site}.gain"))
 
 
