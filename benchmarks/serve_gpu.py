@@ -126,8 +126,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="all-mpnet-base-v2")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--switch-interval", type=float, help="seconds after which Python's threads take turns")
     parser.add_argument("--profile", action="store_true", help="print where the host's time goes")
     options = parser.parse_args()
+    if options.switch_interval:
+        sys.setswitchinterval(options.switch_interval)
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)

@@ -304,9 +304,10 @@ class TaskKind:
         """The answer for one row of probabilities [k]."""
         if self.kind == "score":
             return {"score": float(row[0])}
-        table = {label: float(p) for label, p in zip(self.labels, row, strict=True)}
+        values = row.tolist()
+        table = dict(zip(self.labels, values, strict=True))
         if self.kind == "labels":
             chosen = [label for label, p, limit in zip(self.labels, row, self.limits, strict=True) if p >= limit]
             return {"labels": chosen, "probabilities": table}
-        best = int(row.argmax())
-        return {"label": self.labels[best], "probability": float(row[best]), "probabilities": table}
+        highest = max(values)
+        return {"label": self.labels[values.index(highest)], "probability": highest, "probabilities": table}
