@@ -37,7 +37,7 @@ class Group:
     examples: list[Example] = field(default_factory=list)
     inputs: Inputs = field(default_factory=lambda: Inputs([]))
     embed: bool = False
-    outputs: list[Any] | np.ndarray = field(default_factory=list)  # one per segment, as passes give them
+    outputs: list[Any] = field(default_factory=list)  # one per segment, as passes give them
 
     @property
     def key(self) -> str | None:
@@ -51,8 +51,7 @@ class Group:
             assert self.served is not None
             kind_of_task, rows = self.served.interface.task_kind, self.outputs
             if not kind_of_task.reads_tokens:  # the passes gave logits
-                self.outputs = np.stack(rows)
-                rows = list(kind_of_task.probabilities(torch.from_numpy(self.outputs)))
+                rows = list(kind_of_task.probabilities(torch.from_numpy(np.stack(rows))))
             described = kind_of_task.describe_all(self.examples, self.inputs, rows)
             predictions = [Prediction.of(self.served.name, answer) for answer in described]
         version, kind = (None, None) if self.served is None else (self.served.version, self.served.kind)
@@ -69,7 +68,9 @@ class Group:
 
     def _not_finite(self) -> set[int]:
         """Return the examples whose outputs contain NaN or infinity."""
-        if _is_finite(self.outputs) if isinstance(self.outputs, np.ndarray) else all(map(_is_finite, self.outputs)):
+        alike = len({output.shape for output in self.outputs}) == 1
+        parts = [np.stack(self.outputs)] if alike else self.outputs  # heads that read rows: one look at all
+        if all(map(_is_finite, parts)):
             return set()
         owners = self.inputs.owners or range(len(self.outputs))
         return {owner for owner, output in zip(owners, self.outputs, strict=True) if not _is_finite(output)}
