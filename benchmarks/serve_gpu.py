@@ -32,6 +32,7 @@ from gpu import plain_model  # noqa: E402
 
 from intarsia.encoder.encoder import Encoder  # noqa: E402
 from intarsia.encoder.slots import start  # noqa: E402
+from intarsia.memory import settle  # noqa: E402
 from intarsia.methods import Bottleneck  # noqa: E402
 from intarsia.provenance import machine, versions  # noqa: E402
 from intarsia.serve.ask import Ask  # noqa: E402
@@ -144,6 +145,7 @@ def main() -> None:
     began = time.perf_counter()
     engine.answer(asks)
     cold = time.perf_counter() - began
+    settle()  # as `intarsia serve` does
     tokens = sum(len(s.ids) for s in encoder.tokenize(texts))
     found: dict[str, Any] = {"mean_tokens": tokens / len(texts), "tasks": TASKS, "seconds_to_first_answers": cold}
     found["largest_difference_from_eager"] = largest_difference(engine, tasks, texts[:256])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intarsia.encoder import rowwise
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owners import Owners
 from intarsia.encoder.ownership import Ownership
@@ -147,7 +148,8 @@ class Switchboard:
         assert current is not None
         changed: list[tuple[slice, Tensor]] = []
         flat = y.reshape(-1, y.shape[-1])  # [tokens, width]
-        part = flat if columns is ALL else flat[:, columns]
+        # Contiguous, because PyTorch rounds a view of columns by another code that depends on the number of rows.
+        part = flat if columns is ALL else flat[:, columns].contiguous()
         for index, group in enumerate(current.groups):
             if (site, layer) in group.places:
                 where, view = self.view(current, index, inner, site, layer, y.dtype)
@@ -287,8 +289,11 @@ class Gelu(nn.Module):
         current = self.switchboard.current
         if current is None or not isinstance(current.batch, StaticBatch) or x.dtype != torch.bfloat16:
             # The input is the output of a product, which nothing else reads: without gradients, no copy is needed.
-            in_place = not torch.is_grad_enabled() and x.device.type == "cpu" and self.is_exact
-            return torch.ops.aten.gelu_(x) if in_place else self.plain(x)
+            if torch.is_grad_enabled() or x.device.type != "cpu":
+                return self.plain(x)
+            # Columns of a wider product (ModernBERT) are copied: their rounding would depend on the number of rows.
+            x = x.contiguous()
+            return torch.ops.aten.gelu_(x) if self.is_exact else rowwise.elementwise(self.plain, x)
         from intarsia.kernels import gelu
 
         return gelu.gelu(x)

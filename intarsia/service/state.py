@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from intarsia.errors import IntarsiaError
+from intarsia.memory import settle
 from intarsia.service.catalog import base_name
 from intarsia.service.door import Door
 from intarsia.service.errors import Failure, failure_of
@@ -53,6 +54,7 @@ class Service:
         """Load the encoder and start the engine, in a thread of its own; may take seconds."""
         engine = self.bank.engine
         engine.probe()
+        settle()
         self._probed = time.monotonic()
         self.engine = engine
 

@@ -1,0 +1,65 @@
+"""On a CPU a row has the same bits alone and in any pass: for every family, with one thread and with two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from intarsia.encoder.packed import Segment
+from intarsia.encoder.slots import start
+from intarsia.errors import IntarsiaError
+from intarsia.methods import BitFit, Bottleneck, LoRA, Method, Prefix
+from intarsia.serve.predictor import PassRow, Predictor
+from intarsia.serve.served import Served
+from intarsia.tasks.learned import Interface, Learned
+from intarsia.tasks.task_kind import TaskKind
+from tests.support.families import FAMILY_NAMES, tiny
+
+METHODS: tuple[Method, ...] = (Bottleneck(5), Bottleneck(3, activation="swish"), LoRA(2), Prefix(2), BitFit())
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: int) -> None:
+    encoder = tiny(family)
+    kind, draw = TaskKind("labels", ("a", "b", "c")), np.random.default_rng(0)
+    tasks: dict[str, Served] = {}
+    for seed, method in enumerate(METHODS):
+        try:
+            method.check(encoder.shape)
+        except IntarsiaError:
+            continue  # not for this family
+        head = kind.head("mean")
+        specs = {f"method.{k}": v for k, v in method.tensors(encoder.shape).items()}
+        specs |= {f"head.{k}": v for k, v in head.tensors(encoder.shape).items()}
+        torch.manual_seed(seed)
+        tensors = {k: v + 0.1 * torch.randn(v.shape) for k, v in start(specs, encoder, seed).items()}
+        learned = Learned(method, head, kind, tensors)
+        tasks[str(seed)] = Served(str(seed), Interface(kind), lambda learned=learned: learned)  # type: ignore[misc]
+    predictor = Predictor(encoder)
+    held = {key: predictor.hold(task) for key, task in tasks.items()}
+    keys = [*tasks, None]
+    longest = min(40, encoder.max_length)
+    rows = []
+    for i in range(40):
+        ids = draw.integers(5, 40, int(draw.integers(1, longest))).tolist()
+        rows.append(PassRow(keys[i % len(keys)], Segment(ids, [0] * len(ids)), embed=i % len(keys) == len(tasks)))
+    by_length: dict[int, list[PassRow]] = {}
+    for row in rows:
+        by_length.setdefault(predictor.length_key(row.segment), []).append(row)
+    for members in by_length.values():
+        own = {key: held[key] for key in {row.key for row in members} if key is not None}
+        mixed = predictor.start(members, own)()
+        for row, output in zip(members, mixed, strict=True):
+            (alone,) = predictor.start([row], {row.key: held[row.key]} if row.key else {})()
+            assert np.array_equal(alone, output), (row.key, len(row.segment.ids))
