@@ -15,6 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("encoder",),
     ("methods",),
     ("tasks",),
+    ("exchange",),
     ("train", "serve"),
     ("display",),
     ("bank",),

@@ -21,6 +21,10 @@ class DataError(IntarsiaError):
     """Unusable content in a data file or data folder. The message names the file, row and column."""
 
 
+class ExchangeError(IntarsiaError):
+    """A folder of another library cannot be imported, or an inlay cannot be exported to its format."""
+
+
 class BankError(IntarsiaError):
     """Unusable content in a bank: a missing task, a damaged file, or an inlay of another base."""
 

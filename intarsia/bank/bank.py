@@ -451,6 +451,41 @@ class Bank:
         check_folder(folder, force, keep)  # fail before the slow loading of the base
         return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
 
+    def import_(
+        self,
+        name: str,
+        source: str | Path,
+        *,
+        format: str | None = None,
+        labels: Sequence[str] | None = None,
+        kind: str | None = None,
+        headless: bool = False,
+        base_is_the_same: bool = False,
+        hub: bool = False,
+        revision: str | None = None,
+        check: Any = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Import an adapter of another library as a task, and return its entry.
+
+        `source` is a folder, a file of tensors or, with `hub`, the name of a repository. The format is found unless
+        given: `"adapterhub"`, `"peft"` or `"sft"`. `labels` are the head's, in the order of its outputs, for files
+        that have none; `kind` replaces the kind of the task. `headless` leaves the head out. A file states its base by
+        name: if that differs from the bank's base, `base_is_the_same` says that the weights are the same. `check` is
+        labelled data, whose score is stored.
+
+        Every flag and tensor of the file must have its place, or the import fails. The first answers must be finite.
+        """
+        from intarsia.bank import succession
+        from intarsia.bank.importing import imported
+
+        self.check_learning(name)
+        inlay = imported(
+            name, source, self.encoder, format=format, labels=labels, kind=kind, headless=headless,
+            base_is_the_same=base_is_the_same, hub=hub, revision=revision, check=check,
+        )  # fmt: skip
+        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
+
     def check_learning(self, name: str) -> None:
         """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
         self.store.check_name(name)

@@ -18,7 +18,17 @@ from intarsia.cli.shared import app
 from intarsia.errors import IntarsiaError, IntarsiaWarning
 from intarsia.version import __version__
 
-for _commands in ("tasks", "predict", "reports", "data", "lab", "paper", "bank", "serve"):  # the order of the help
+for _commands in (
+    "tasks",
+    "predict",
+    "reports",
+    "data",
+    "lab",
+    "paper",
+    "bank",
+    "exchange",
+    "serve",
+):  # the order of the help
     import_module(f"intarsia.cli.{_commands}")
 
 

@@ -38,10 +38,9 @@ class DoRA(LoRA):
     def count(self, shape: Shape) -> int:
         return super().count(shape) + sum(n.outputs for n in self._linears(shape))
 
-    def output(self, view: SiteView, h: Tensor) -> Tensor:
+    def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
         import torch.nn.functional as F
 
-        name = f"{view.layer}.{view.site}"
         assert view.input is not None
         weight = view.module.weight if view.columns is None else view.module.weight[view.columns]  # [out, in]
         x = view.drop(view.input, self.dropout)
@@ -59,6 +58,7 @@ class DoRA(LoRA):
             weight = plain.at(n.site, n.layer, "weight")
             gain = self._gain(weight, a[None], b[None], magnitude[None])[0]
             weight.add_((self.alpha / self.rank) * (b @ a)).mul_(1 + gain[:, None])
+        self._merge_biases(shape, tensors, plain)
 
     def _gains(self, view: SiteView, name: str, weight: Tensor) -> Tensor:
         """Return [slots, out]: the scale of each output minus 1; 0 for slots that own no tokens here."""

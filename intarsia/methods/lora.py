@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.encoder.shape import LinearShape
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods.bitfit import BitFit
 from intarsia.methods.method import (
     Category,
     Method,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
 
+BIASES = ("none", "targets", "all")
+
 
 @dataclass(frozen=True)
 class LoRA(Method):
@@ -38,6 +41,7 @@ class LoRA(Method):
     targets: tuple[str, ...] = ("query", "value")
     layers: tuple[int, ...] | None = None  # None: all
     dropout: float = 0.0  # on the input of the difference, in training
+    biases: str = "none"  # biases that train too: of the "targets", or "all" of the base
 
     name: ClassVar[str] = "lora"
     paper: ClassVar[str] = "Hu et al. 2021"
@@ -45,6 +49,7 @@ class LoRA(Method):
     presets: ClassVar[Mapping[str, Preset]] = {"lora": Preset("rank")}
     category: ClassVar[Category] = "changes inside layers"
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
+    newer: ClassVar[tuple[str, ...]] = ("biases",)
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
@@ -53,6 +58,7 @@ class LoRA(Method):
             check_choice("targets", target, LINEAR_SITES)
         if not self.targets:
             raise IntarsiaError(f"LoRA has no targets: expected at least one of {', '.join(LINEAR_SITES)}.")
+        check_choice("biases", self.biases, BIASES)
         check_least(rank=(self.rank, 1))
         check_dropout(self.dropout)
         sorted_layers(self)
@@ -61,7 +67,8 @@ class LoRA(Method):
         return True
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
-        return frozenset((n.site, n.layer) for n in self._linears(shape))
+        differences = frozenset((n.site, n.layer) for n in self._linears(shape))
+        return differences | self._biases.places(shape) if self._biases else differences
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         specs: dict[str, Spec] = {}
@@ -69,13 +76,23 @@ class LoRA(Method):
             std = (3 * n.inputs) ** -0.5  # the standard deviation of the uniform start in the authors' program
             specs[f"{n.layer}.{n.site}.a.weight"] = Spec((self.rank, n.inputs), "normal", std, decay=True)
             specs[f"{n.layer}.{n.site}.b.weight"] = Spec((n.outputs, self.rank), "zeros", decay=True)
-        return specs
+        return specs | (self._biases.tensors(shape) if self._biases else {})
 
     def count(self, shape: Shape) -> int:
-        return sum(self.rank * (n.inputs + n.outputs) for n in self._linears(shape))
+        biases = self._biases.count(shape) if self._biases else 0
+        return sum(self.rank * (n.inputs + n.outputs) for n in self._linears(shape)) + biases
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         name = f"{view.layer}.{view.site}"
+        if f"{name}.a.weight" in view.tensors:
+            h = self._changed(view, h, name)
+        return self._biases.output(view, h) if f"{name}.bias" in view.tensors and self._biases else h
+
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        return view.base_norm(x, f"{view.layer}.{view.site}")  # a trained bias, with `biases="all"`
+
+    def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
+        """Return the output of a target, with the difference."""
         assert view.input is not None
         low = view.linear(view.drop(view.input, self.dropout), f"{name}.a")  # [tokens, r]
         return h + view.linear(low, f"{name}.b") * (self.alpha / self.rank)
@@ -84,6 +101,18 @@ class LoRA(Method):
         for n in self._linears(shape):
             a, b = (tensors[f"{n.layer}.{n.site}.{part}.weight"] for part in "ab")
             plain.at(n.site, n.layer, "weight").add_((self.alpha / self.rank) * (b @ a))
+        self._merge_biases(shape, tensors, plain)
+
+    def _merge_biases(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
+        if self._biases:
+            self._biases.merge(shape, tensors, plain)
+
+    @property
+    def _biases(self) -> BitFit | None:
+        """Return the method that trains the biases beside the differences."""
+        if self.biases == "none":
+            return None
+        return BitFit() if self.biases == "all" else BitFit(sites=self.targets, layers=self.layers)
 
     def _linears(self, shape: Shape) -> Iterator[LinearShape]:
         layers = chosen_layers(self.layers, shape)

@@ -1,0 +1,147 @@
+"""Importing an adapter of another library into a bank: bound to the base, checked, and stored as an inlay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from intarsia import provenance
+from intarsia.bank.inlay import Inlay
+from intarsia.encoder.packed import pack
+from intarsia.encoder.routed import Group
+from intarsia.errors import ExchangeError
+from intarsia.exchange.adapter import HEADLESS, Adapter
+from intarsia.exchange.reading import read_adapter
+from intarsia.exchange.source import Source
+from intarsia.methods import to_dict
+from intarsia.tasks.examples import Kind
+from intarsia.tasks.heads import pool, pooler_instead
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
+
+PROBES = ("A first text.", "Another text, of more words than the first one has.")
+
+
+def imported(
+    name: str,
+    source: str | Path,
+    encoder: Encoder,
+    *,
+    format: str | None = None,
+    labels: Sequence[str] | None = None,
+    kind: str | None = None,
+    headless: bool = False,
+    base_is_the_same: bool = False,
+    revision: str | None = None,
+    hub: bool = False,
+    check: Any = None,
+) -> Inlay:
+    """Return the inlay of a foreign folder or of a repository on the hub; nothing is stored."""
+    found, commit = _opened(source, hub, revision)
+    used, adapter = read_adapter(found, encoder, format, base_is_the_same=base_is_the_same, headless=headless)
+    adapter = adapter.with_labels(tuple(labels) if labels is not None else None, kind)
+    origin = {
+        "format": used,
+        "source": found.name,
+        "sha256": found.sha256,
+        **({"commit": commit} if commit else {}),
+        "library": adapter.library,
+        "base": adapter.base,
+        **({"folded": list(adapter.folded)} if adapter.folded else {}),
+    }
+    inlay = inlay_of_adapter(name, adapter, encoder, {"imported": origin})
+    check_first_answer(inlay, encoder)
+    if check is not None:
+        _store_score(inlay, encoder, check)
+    return inlay
+
+
+def inlay_of_adapter(name: str, adapter: Adapter, encoder: Encoder, training: Mapping[str, Any]) -> Inlay:
+    """Return an adapter as an inlay of the bank's base."""
+    shape = encoder.shape
+    method = adapter.method.count(shape)
+    head = adapter.head.count(shape, adapter.method.row_width(shape)) if adapter.head else 0
+    stored_head = adapter.head.to_dict() if adapter.head else {"outputs": 0, "pooling": adapter.pooling}
+    limit = min(adapter.max_length or encoder.max_length, encoder.max_length)
+    return Inlay(
+        name=name,
+        kind=adapter.kind,
+        labels=adapter.labels,
+        method=to_dict(adapter.method),
+        head={**stored_head, **adapter.stored_head},
+        encoder={k: v for k, v in encoder.description.items() if k != "parameters"},
+        tensors={
+            **{f"method.{k}": v for k, v in adapter.tensors.items()},
+            **{f"head.{k}": v for k, v in adapter.head_tensors.items()},
+        },
+        parameters={"method": method, "head": head, "total": method + head, "base": shape.parameters},
+        metrics={},
+        training={"max_length": limit, **training},
+        data={"pairs": adapter.pairs},
+        versions=provenance.versions(),
+        parents=(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+@torch.no_grad()
+def check_first_answer(inlay: Inlay, encoder: Encoder) -> None:
+    """Raise unless the first answers are finite numbers: finite weights can still overflow."""
+    learned = inlay.learned_on(encoder)
+    if encoder.tokenizer is None:
+        raise ExchangeError("the bank's base has no tokenizer, so the import cannot compute a first answer.")
+    batch = pack(encoder.tokenize(PROBES, max_length=inlay.interface.max_length), encoder.device)
+    method, tensors, shape = learned.method, learned.method_tensors, encoder.shape
+    tensors = {name: tensor.to(encoder.device) for name, tensor in tensors.items()}
+    weights: dict[str, Tensor] = {}
+    groups = []
+    if method.changes_base:
+        weights = method.weights(method.phases(shape)[-1].name, shape, tensors, tensors, encoder.weights)
+    else:
+        slots = {name: tensor[None] for name, tensor in tensors.items()}
+        groups = [Group(method, method.places(shape), slots, 0, (0,), (batch.rows,))]
+    states = encoder.forward(batch, groups, weights=weights)
+    outputs = states
+    if inlay.kind != HEADLESS:
+        rows = pool(states, batch, learned.head.pooling)
+        head = {name: tensor.to(encoder.device) for name, tensor in learned.head_tensors.items()}
+        pooler = pooler_instead(encoder, tensors, weights)
+        outputs = learned.head.logits(head, rows, encoder, pooler=pooler, weights=weights)
+    if not (bool(states.isfinite().all()) and bool(outputs.isfinite().all())):
+        raise ExchangeError(
+            f"the first answers of {inlay.name!r} contain NaN or infinity, so nothing was imported. The adapter's "
+            "values are too large, or its scale is wrong."
+        )
+
+
+def _opened(source: str | Path, hub: bool, revision: str | None) -> tuple[Source, str | None]:
+    if not hub:
+        return Source(source), None
+    from intarsia.exchange.hub import download
+
+    folder, commit = download(str(source), revision)
+    return Source(folder, f"hub:{source}"), commit
+
+
+def _store_score(inlay: Inlay, encoder: Encoder, rows: Any) -> None:
+    """Score the inlay on labelled rows and store the score as that of its test part."""
+    from intarsia.serve.scoring import RESAMPLES, predictions_of
+    from intarsia.tasks.data import content_hash, load_examples
+    from intarsia.tasks.metrics import default_metric
+
+    if inlay.kind == HEADLESS:
+        raise ExchangeError("--check needs a head: the adapter has none, so it gives no answers to score.")
+    kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
+    examples = load_examples(rows, kind=kind, labels=labels)
+    learned, metric = inlay.learned_on(encoder), default_metric(kind, labels)
+    inputs, found = predictions_of(learned, examples, encoder, max_length=inlay.interface.max_length)
+    interval = learned.task_kind.measure(metric, examples, inputs, found, RESAMPLES)
+    test = {"value": interval.value, "low": interval.low, "high": interval.high, "examples": len(examples)}
+    inlay.metrics.update({"metric": metric, "test": test})
+    inlay.data["test_sha256"] = content_hash({"test": examples})

@@ -1,0 +1,86 @@
+"""The modules of the bank's base by the names that other libraries use, and the sites that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE, places
+
+if TYPE_CHECKING:
+    from intarsia.encoder.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a module: a site in a layer, and the rows of the module's weight that it covers."""
+
+    site: str
+    layer: int
+    rows: slice
+
+
+class Modules:
+    """The modules of a base. Paths are those of the unmodified `transformers` model, without a class prefix."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.prefix = str(encoder.model.base_model_prefix)  # "bert" in `bert.encoder.layer.0…`
+
+    @cached_property
+    def linears(self) -> Mapping[str, tuple[Part, ...]]:
+        """path → the linear sites that the module is: three for a fused query-key-value layer, one for each layer that
+        uses it if layers share it."""
+        return self._parts(LINEAR_SITES, 2)
+
+    @cached_property
+    def norms(self) -> Mapping[str, tuple[Part, ...]]:
+        """path → the norm sites that the module is."""
+        return self._parts(NORM_SITES, 1)
+
+    @cached_property
+    def paths(self) -> Mapping[tuple[str, int], str]:
+        """(site, layer) → the path of its module."""
+        both = {**self.linears, **self.norms}
+        return {(part.site, part.layer): path for path, parts in both.items() for part in parts}
+
+    @cached_property
+    def with_weights(self) -> tuple[str, ...]:
+        """All modules of the base that have a weight: linear layers, norms, embeddings, the pooler."""
+        return tuple(name.removesuffix(".weight") for name in self.encoder.weights if name.endswith(".weight"))
+
+    def weight(self, path: str) -> Tensor:
+        return self.encoder.weights[f"{path}.weight"]
+
+    def bias(self, path: str) -> Tensor | None:
+        return self.encoder.weights.get(f"{path}.bias")
+
+    @property
+    def pooler(self) -> str | None:
+        """The path of the base's pooler, if it has one."""
+        return self.encoder.family.pooler if self.encoder.shape.pooler else None
+
+    def strip(self, name: str) -> str:
+        """Return a name without the prefix that task classes of `transformers` give to their base."""
+        return name.removeprefix(f"{self.prefix}.")
+
+    def _parts(self, sites: tuple[str, ...], dimensions: int) -> dict[str, tuple[Part, ...]]:
+        found: dict[str, tuple[Part, ...]] = {}
+        for place in places(self.encoder.family, self.encoder.model):
+            tensor = self.encoder.weights.get(f"{place.path}.weight")
+            if tensor is None or tensor.ndim != dimensions:
+                continue
+            parts = tuple(self._own(place.sites, place.layers, sites))
+            if parts:
+                found[place.path] = parts
+        return found
+
+    def _own(self, have: tuple[str, ...], layers: tuple[int, ...], sites: tuple[str, ...]) -> Iterator[Part]:
+        for layer in layers or (OUTSIDE,):
+            for site in have:
+                if site in sites:
+                    yield Part(site, layer, self.encoder.at_site(site, layer, "weight").rows)

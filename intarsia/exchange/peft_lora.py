@@ -1,0 +1,175 @@
+"""LoRA of peft, with its relatives: rsLoRA, rank and alpha patterns, DoRA, trained biases."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intarsia.errors import ExchangeError
+from intarsia.exchange.accounting import Flags
+from intarsia.exchange.folding import Key, LowRank, as_lora, split
+from intarsia.exchange.modules import Modules
+from intarsia.exchange.patterns import ByModule, Targets
+from intarsia.exchange.peft_parts import PeftTensors, Read
+from intarsia.methods import DoRA, LoRA  # type: ignore[attr-defined]
+
+TRAINING_ONLY = (
+    "lora_dropout", "init_lora_weights", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
+    "velora_config", "runtime_config", "megatron_core", "ensure_weight_tying", "qalora_group_size",
+)  # fmt: skip
+UNSUPPORTED = (  # flags that change what is computed; null or false where they are not used
+    "fan_in_fan_out", "megatron_config", "trainable_token_indices", "alora_invocation_tokens", "use_qalora",
+    "monteclora_config", "layer_replication", "lora_bias", "target_parameters", "use_bdlora", "arrow_config",
+    "kasa_config",
+)  # fmt: skip
+
+
+def read_lora(flags: Flags, tensors: PeftTensors, modules: Modules) -> Read:
+    """Return LoRA or DoRA of a `LORA` configuration."""
+    flags.no_effect(*TRAINING_ONLY)
+    for name in UNSUPPORTED:
+        flags.expect(name, None, False, [], {}, because="no method of Intarsia computes it")
+    r, alpha = flags.whole("r", least=1, most=4096), flags.number("lora_alpha", most=2**24)
+    rslora, dora = flags.yes("use_rslora"), flags.yes("use_dora")
+    ranks = ByModule(flags.where, flags.take("rank_pattern", None) or {}, r)
+    alphas = ByModule(flags.where, flags.take("alpha_pattern", None) or {}, alpha)
+    check_targets(flags, tensors, modules, "lora_A.weight")
+    found: dict[Key, LowRank] = {}
+    magnitudes: dict[Key, Tensor] = {}
+    pooler: dict[str, Tensor] = {}
+    for module in tuple(tensors.having("lora_A.weight")):
+        path = tensors.path(module)
+        rank = ranks.of(path)
+        weight = modules.weight(module)
+        a = tensors.weights.take(tensors.name(module, "lora_A.weight"), (int(rank), weight.shape[1]))
+        b = tensors.weights.take(tensors.name(module, "lora_B.weight"), (weight.shape[0], int(rank)))
+        scale = alphas.of(path) / (math.sqrt(rank) if rslora else rank)
+        magnitude = _magnitude(tensors, module, weight.shape[0]) if dora else None
+        if module == modules.pooler:
+            pooler["weight"] = _merged(weight, a, b, scale, magnitude)
+            continue
+        parts = modules.linears[module]
+        found |= split(LowRank(a, b, scale), parts)
+        if magnitude is not None:
+            magnitudes |= {(part.site, part.layer): magnitude[part.rows] for part in parts}
+    biases, own = read_biases(flags, tensors, modules, set(found), pooler)
+    method, lowrank, folded = as_lora(found, modules.encoder.shape, DoRA if dora else LoRA, **biases)
+    if dora:
+        lowrank |= _stored_magnitudes(lowrank, magnitudes, modules)
+    folded += ("the difference of the pooler merged into the head's own pooler",) if pooler else ()
+    return Read(method, {**lowrank, **filled_biases(method, own, modules)}, folded, pooler)
+
+
+def check_targets(flags: Flags, tensors: PeftTensors, modules: Modules, tensor: str) -> None:
+    """Raise unless exactly the target modules of the configuration have tensors."""
+    given = flags.take("target_modules", None)
+    saved = tensors.saved
+    targets = Targets(
+        flags.where,
+        given,
+        flags.take("exclude_modules", None),
+        flags.take("layers_to_transform", None),
+        flags.take("layers_pattern", None),
+        saved,
+    )
+    have = set(tensors.having(tensor))
+    for module in have:
+        if module not in modules.linears and module != modules.pooler:
+            raise ExchangeError(
+                f"{tensors.weights.where} has {tensor} for {module!r}, which is no linear layer of a site. Embeddings "
+                "and other modules cannot be changed by LoRA here."
+            )
+    if given is None:
+        return
+    for module in (*modules.linears, *filter(None, (modules.pooler,))):
+        named = given == "all-linear" or tensors.path(module) in targets
+        if named and module not in have and module != modules.pooler:
+            raise ExchangeError(
+                f"{tensors.weights.where} has no {tensor} for {tensors.path(module)!r}, which target_modules names. "
+                "The file is incomplete, or was made for a base with fewer layers."
+            )
+        if module in have and not named:
+            raise ExchangeError(
+                f"{tensors.weights.where} has {tensor} for {tensors.path(module)!r}, which target_modules does not "
+                "name."
+            )
+
+
+def read_biases(
+    flags: Flags, tensors: PeftTensors, modules: Modules, targets: set[Key], pooler: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the option of LoRA for trained biases, and the biases by Intarsia's names."""
+    which = flags.take("bias", "none")
+    if which not in ("none", "lora_only", "all"):
+        raise ExchangeError(f"{flags.where}: bias is {which!r:.60}; expected none, lora_only or all.")
+    if which == "none":
+        return {}, {}
+    found: dict[str, Tensor] = {}
+    for module, parts in {**modules.linears, **modules.norms}.items():
+        bias = modules.bias(module)
+        if bias is None or (which == "lora_only" and not any((p.site, p.layer) in targets for p in parts)):
+            continue
+        tensor = _bias(tensors, module, tuple(bias.shape))
+        for part in parts:
+            found[f"{part.layer}.{part.site}.bias"] = tensor[part.rows].clone()
+    for name in tuple(tensors.weights):
+        path = modules.pooler
+        if path is not None and name in (tensors.name(path, "bias"), tensors.name(path, "base_layer.bias")):
+            pooler["bias"] = tensors.weights.take(name, (modules.encoder.shape.width,))
+    if "bias" in pooler and "weight" not in pooler and torch.equal(pooler["bias"], _plain(modules, modules.pooler)):
+        del pooler["bias"]  # saved, but unchanged: without a head nothing trains it
+    return {"biases": "targets" if which == "lora_only" else "all"}, found
+
+
+def filled_biases(method: Any, found: dict[str, Tensor], modules: Modules) -> dict[str, Tensor]:
+    """Return the biases that the method has; places that the file does not cover have the base's."""
+    specs = method.stored(modules.encoder.shape)
+    wanted = {name: spec for name, spec in specs.items() if name.endswith(".bias")}
+    extra = sorted(set(found) - set(wanted))
+    if extra:
+        raise ExchangeError(f"the adapter trains the bias {extra[0]}, which the method {method.name} does not have.")
+    filled = {}
+    for name, spec in wanted.items():
+        base = modules.encoder.at_site(*spec.site, "bias").tensor
+        filled[name] = found.get(name, base.detach().float().cpu().clone())
+    return filled
+
+
+def _bias(tensors: PeftTensors, module: str, shape: tuple[int, ...]) -> Tensor:
+    for name in ("base_layer.bias", "bias"):
+        found = tensors.weights.take_if(tensors.name(module, name), shape)
+        if found is not None:
+            return found
+    raise ExchangeError(f"{tensors.weights.where} has no trained bias of {module!r}, which its configuration needs.")
+
+
+def _plain(modules: Modules, path: str | None) -> Tensor:
+    bias = None if path is None else modules.bias(path)
+    return torch.zeros(0) if bias is None else bias.detach().float().cpu()
+
+
+def _magnitude(tensors: PeftTensors, module: str, outputs: int) -> Tensor:
+    for name in ("lora_magnitude_vector", "lora_magnitude_vector.weight"):
+        found = tensors.weights.take_if(tensors.name(module, name), (outputs,))
+        if found is not None:
+            return found
+    raise ExchangeError(f"{tensors.weights.where} has no lora_magnitude_vector of {module!r}, which DoRA needs.")
+
+
+def _merged(weight: Tensor, a: Tensor, b: Tensor, scale: float, magnitude: Tensor | None) -> Tensor:
+    changed = weight.detach().float().cpu() + scale * (b @ a)
+    return changed if magnitude is None else changed * (magnitude / changed.norm(dim=1))[:, None]
+
+
+def _stored_magnitudes(lowrank: dict[str, Tensor], found: dict[Key, Tensor], modules: Modules) -> dict[str, Tensor]:
+    """DoRA stores the magnitude minus the norm of the base's rows."""
+    stored = {}
+    for name in [name for name in lowrank if name.endswith(".a.weight")]:
+        layer, _, site = name.removesuffix(".a.weight").partition(".")
+        key = (site, int(layer))
+        norm = modules.encoder.at_site(site, int(layer), "weight").tensor.detach().float().cpu().norm(dim=1)
+        stored[f"{layer}.{site}.magnitude"] = found[key] - norm if key in found else torch.zeros_like(norm)
+    return stored
