@@ -9,7 +9,7 @@ import typer
 
 from intarsia import formatting
 from intarsia.cli import checks
-from intarsia.cli.shared import BankOption, EncoderOption, JsonOption, app, resumable
+from intarsia.cli.shared import BankOption, EncoderOption, JsonOption, app, open_bank, resumable
 from intarsia.exchange import FORMATS
 from intarsia.tasks.examples import KINDS
 
@@ -65,13 +65,12 @@ def import_(
     Every flag and tensor of the file must have its place; else nothing is
     imported, and the message names what is left. No code of the file runs.
     """
-    import intarsia
     from intarsia.cli import console
     from intarsia.cli.tables import entry_dict
 
     given = None if labels is None else [label.strip() for label in labels.split(",")]
     with resumable():
-        entry = intarsia.open(bank, encoder).import_(
+        entry = open_bank(bank, encoder).import_(
             name, source, format=format, hub=hub, revision=revision, labels=given, kind=kind, headless=headless,
             base_is_the_same=same, check=check, serve_anyway=serve_anyway,
         )  # fmt: skip

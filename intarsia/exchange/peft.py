@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags, Weights
@@ -66,10 +65,3 @@ def _drop_copies(weights: Weights) -> None:
             weights.take(name)
         elif ".modules_to_save." in name and name.replace(".modules_to_save.", ".") in weights:
             weights.copy_of(name, name.replace(".modules_to_save.", "."))
-
-
-def write(adapter: Adapter, modules: Modules, folder: Path) -> None:
-    """Write a folder that `peft.PeftModel.from_pretrained` loads."""
-    from intarsia.exchange.peft_write import write_peft
-
-    write_peft(adapter, modules, folder)

@@ -14,7 +14,7 @@ from intarsia.exchange.folding import Key, LowRank, as_lora, split
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.patterns import ByModule, Targets
 from intarsia.exchange.peft_parts import PeftTensors, Read
-from intarsia.methods import DoRA, LoRA  # type: ignore[attr-defined]
+from intarsia.methods import DoRA, LoRA
 
 TRAINING_ONLY = (
     "lora_dropout", "init_lora_weights", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
@@ -133,7 +133,8 @@ def filled_biases(method: Any, found: dict[str, Tensor], modules: Modules) -> di
         raise ExchangeError(f"the adapter trains the bias {extra[0]}, which the method {method.name} does not have.")
     filled = {}
     for name, spec in wanted.items():
-        base = modules.encoder.at_site(*spec.site, "bias").tensor
+        assert spec.site is not None
+        base = modules.encoder.at_site(spec.site[0], spec.site[1], "bias").tensor
         filled[name] = found.get(name, base.detach().float().cpu().clone())
     return filled
 

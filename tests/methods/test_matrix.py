@@ -20,9 +20,9 @@ from intarsia.methods import DiffPruning, Full, LotteryTicket, Method
 from intarsia.tasks.heads import Head, pool, pooler_instead
 from tests.support.families import FAMILY_NAMES, plain_model, tiny
 from tests.support.segments import segments
-from tests.support.small_methods import SMALL
+from tests.support.small_methods import FORMS, SMALL
 
-METHODS = {name: method for name, method in SMALL.items() if name != "features"}  # which has no tensors
+METHODS = {name: method for name, method in {**SMALL, **FORMS}.items() if name != "features"}  # which has no tensors
 ROUTED = {name: method for name, method in METHODS.items() if not method.changes_base}
 CHANGING = {name: method for name, method in METHODS.items() if method.changes_base}
 

@@ -46,7 +46,7 @@ from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
 from tests.support.families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
-from tests.support.small_methods import SMALL  # noqa: E402
+from tests.support.small_methods import FORMS, SMALL  # noqa: E402
 from tests.support.token_tasks import colours, riddles  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
@@ -91,6 +91,7 @@ class Toy(Method):
 ROUTED = [m for m in SMALL.values() if not m.changes_base and not m.cached]
 METHODS = [
     Bottleneck(5, activation="relu"), Bottleneck(6, inner_norm="layer"), Bottleneck(4, depth=2), Toy(), *ROUTED,
+    *FORMS.values(),
 ]  # fmt: skip
 
 
