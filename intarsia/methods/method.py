@@ -226,16 +226,36 @@ class Plain:
 
 
 def to_dict(method: Any) -> dict[str, Any]:
-    """Return the config of a method as plain JSON values."""
-    options = dataclasses.asdict(method).items()
-    return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options}}
+    """Return the config of a method as plain JSON values; the configs of its parts keep their types too."""
+    return {"type": method.name, **{name: _plain(value) for name, value in _options(method).items()}}
 
 
 @lru_cache(maxsize=1024)
 def running_key(method: Any) -> tuple[Any, ...]:
-    """Return a key that is equal for methods that compute the same function of the same tensors: they share slots."""
-    options = dataclasses.asdict(method)
-    return (method.name, *((k, v) for k, v in sorted(options.items()) if k not in method.training_only))
+    """Return a key that is equal for methods that compute the same function of the same tensors: they share slots.
+
+    Compositions of one structure have equal keys, whatever inlays are their parents.
+    """
+    options = _options(method)
+    if method.name == "parent":
+        return method.name, running_key(options["method"])
+    return (method.name, *((k, _key(v)) for k, v in sorted(options.items()) if k not in method.training_only))
+
+
+def _options(method: Any) -> dict[str, Any]:
+    return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return to_dict(value) if isinstance(value, Method) else value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    return running_key(value) if isinstance(value, Method) else value
 
 
 def lowest(method: Method, shape: Shape) -> int:
