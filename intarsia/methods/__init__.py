@@ -119,7 +119,10 @@ def full_name(config: Mapping[str, Any]) -> str:
         defaults = to_dict(parse(name))
     except IntarsiaError:  # this version no longer has the stored method
         return name
-    other = {key: value for key, value in config.items() if key in defaults and defaults[key] != value}
+    newer = METHODS[config["type"]].newer
+    other = {
+        k: v for k, v in config.items() if (k in defaults and defaults[k] != v) or (k in newer and k not in defaults)
+    }
     return " ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in other.items())])
 
 

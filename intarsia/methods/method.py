@@ -60,6 +60,9 @@ class Method:
     paper: ClassVar[str] = ""
     trains: ClassVar[str] = ""  # a short description of the trained parameters
     training_only: ClassVar[tuple[str, ...]] = ()  # options that change only the training, not the computed function
+    # Options that are newer than stored inlays of the method. At its default, such an option is left out of the stored
+    # config, so that the config of an old inlay does not change when it is written again.
+    newer: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[Mapping[str, Any]] = {}  # training settings that differ from `Settings()`
     changes_base: ClassVar[bool] = False  # its weights replace the base's, so it runs exclusively in a pass
     mergeable: ClassVar[bool] = False  # whether `merge` is implemented
@@ -226,16 +229,17 @@ class Plain:
 
 
 def to_dict(method: Any) -> dict[str, Any]:
-    """Return the config of a method as plain JSON values."""
-    options = dataclasses.asdict(method).items()
-    return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options}}
+    """Return the config of a method as plain JSON values, without `newer` options that have their default."""
+    defaults = {f.name: f.default for f in dataclasses.fields(method) if f.name in method.newer}
+    options = {k: v for k, v in dataclasses.asdict(method).items() if k not in defaults or v != defaults[k]}
+    return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}}
 
 
 @lru_cache(maxsize=1024)
 def running_key(method: Any) -> tuple[Any, ...]:
     """Return a key that is equal for methods that compute the same function of the same tensors: they share slots."""
-    options = dataclasses.asdict(method)
-    return (method.name, *((k, v) for k, v in sorted(options.items()) if k not in method.training_only))
+    stored, options = to_dict(method), dataclasses.asdict(method)
+    return (method.name, *((k, v) for k, v in sorted(options.items()) if k in stored and k not in method.training_only))
 
 
 def lowest(method: Method, shape: Shape) -> int:
