@@ -23,6 +23,7 @@ from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind
+from intarsia.tasks.headless import check_answers
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric
@@ -380,6 +381,7 @@ class Bank:
 
         entry = self.store.entry(name, version)
         inlay = self.store.load(name, entry.version)
+        check_answers(inlay.kind, name, "be evaluated")
         kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
         metric = evaluation_metric(metric, inlay.metrics.get("metric"), kind, labels)
         check_metric(metric, kind, labels)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.frames import is_of, table_of_frame
+from intarsia.tasks.headless import check_answers
 from intarsia.tasks.requests import texts_of, texts_of_table
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _texts(call: str, store: Store, task: str | None, texts: Any, version: int |
     if isinstance(texts, list) and all(isinstance(text, str | tuple) for text in texts):
         return texts  # as in most calls: no description has to be read
     header = None if task is None else store.entry(task, version).header
-    kind = cast(Kind, header.kind if header else "label")
+    kind = cast(Kind, header.kind if header and header.kind != "none" else "label")
     try:
         found = texts_of(texts, kind, header.data.get("columns") if header else None)
     except DataError as error:
@@ -93,6 +94,7 @@ def predict_proba(bank: Bank, task: str, texts: Any, version: int | None = None)
     import numpy as np
 
     header = bank.show(task, version).header
+    check_answers(header.kind, task)
     if header.kind not in ("label", "labels"):
         raise IntarsiaError(
             f"the task {task!r} is of the kind {header.kind!r}, which has no probability for each label. Use predict."
@@ -109,9 +111,12 @@ def predict_frame(bank: Bank, frame: Any, tasks: str | Iterable[str] | None = No
     """A copy of a DataFrame with the answers' columns, named `task_field`."""
     if not is_of(frame, "pandas", "DataFrame"):
         raise DataError(f"predict_frame expects a pandas DataFrame, found {_short(frame)}. Use predict.")
-    names = [tasks] if isinstance(tasks, str) else [entry.name for entry in bank.tasks()] if tasks is None else [*tasks]
+    all_tasks = [e.name for e in bank.tasks() if e.state != "ok" or e.header.kind != "none"] if tasks is None else []
+    names = [tasks] if isinstance(tasks, str) else [*(tasks or all_tasks)]
     table = cast("RawTable", table_of_frame("the DataFrame", frame))
     headers = {name: bank.show(name).header for name in names}
+    for name, header in headers.items():
+        check_answers(header.kind, name)
     texts = {
         name: texts_of_table(table, cast(Kind, header.kind), header.data.get("columns"))
         for name, header in headers.items()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from intarsia import provenance
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
+from intarsia.methods import Method, to_dict
 from intarsia.serve.scoring import RESAMPLES, predictions_of
 from intarsia.tasks.calibration import reliability, tempered
 from intarsia.tasks.data import content_hash
+from intarsia.tasks.heads import NoHead
+from intarsia.tasks.learned import METHOD
 from intarsia.tasks.lengths import truncation
 from intarsia.train.job import Job
 from intarsia.train.run import Trained
@@ -58,6 +63,33 @@ def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
     if job.data.test:
         inlay.metrics.update(_tested(job, trained, encoder))
     return inlay
+
+
+def headless_inlay(
+    name: str, method: Method, tensors: Mapping[str, Tensor], encoder: Encoder, *, data: Mapping[str, Any]
+) -> Inlay:
+    """Return an inlay without a head: a language, a domain, or an adapter that came without one.
+
+    `tensors` have the names of `Method.stored`. `data` says where they come from.
+    """
+    method.check(encoder.shape)
+    head, count = NoHead(0), method.count(encoder.shape)
+    return Inlay(
+        name=name,
+        kind="none",
+        labels=(),
+        method=to_dict(method),
+        head=head.to_dict(),
+        encoder={k: v for k, v in encoder.description.items() if k != "parameters"},
+        tensors={METHOD + key: tensor.detach().cpu() for key, tensor in tensors.items()},
+        parameters={"method": count, "head": 0, "total": count, "base": encoder.shape.parameters},
+        metrics={},
+        training={},
+        data=dict(data),
+        versions=provenance.versions(),
+        parents=(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def _tested(job: Job, trained: Trained, encoder: Encoder) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def compare(
     """
     if limit is not None and limit < 1:
         raise IntarsiaError(f"limit={limit} leaves no rows. Expected at least 1.")
-    entries = store.entries()
+    entries = [entry for entry in store.entries() if _kind(entry) != "none"]  # without a head there is no answer
     given = _given(data, [entry.name for entry in entries])
     reports = []
     for entry in entries:

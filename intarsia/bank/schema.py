@@ -12,15 +12,17 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from intarsia.tasks.examples import Kind
+from intarsia.tasks.examples import StoredKind
 
 DEEPEST = 32  # levels of nested lists and objects in a description
 MOST_DIMENSIONS = 8  # of a tensor
+MOST_PARENTS = 256  # of a composed inlay, with their own
 
 Size = Annotated[int, Meta(ge=0, le=2**53)]
 Length = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 TaskName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\Z")]
 Text = Annotated[str, Meta(max_length=4096)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Fingerprint = Annotated[str, Meta(min_length=1, max_length=256)]
 
 T = TypeVar("T")
@@ -39,7 +41,7 @@ class FileMetadata(Struct):
 
     format: str
     intarsia: str
-    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    digest: Digest
 
 
 class _Base(Struct):
@@ -119,7 +121,7 @@ class _Description(Struct):
     """The description of an inlay: docs/inlay-format.md."""
 
     name: TaskName
-    kind: Kind
+    kind: StoredKind
     labels: list[str]
     method: _Method
     head: _Head
@@ -129,7 +131,7 @@ class _Description(Struct):
     training: _Training
     data: _Data
     versions: dict[str, Any]
-    parents: list[Text]
+    parents: Annotated[list[Digest], Meta(max_length=MOST_PARENTS)]
     created: Text
 
 

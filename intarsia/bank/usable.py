@@ -52,6 +52,8 @@ def _labels_fault(inlay: Description) -> str | None:
 
 def _head_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | None:
     """The outputs of the head must be those of the kind. (A head for words has the base's vocabulary.)"""
+    if inlay.kind == "none":
+        return _headless_fault(inlay, layout)
     reads_tokens = inlay.kind in ("tags", "span", "words")
     if reads_tokens != (inlay.head["pooling"] == "none"):
         return f"the pooling {inlay.head['pooling']} does not fit the kind {inlay.kind}"
@@ -65,6 +67,15 @@ def _head_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | N
         shape = layout[name].shape if name in layout else ()
         if len(shape) != dimensions or shape[0] != outputs:
             return f"the tensor {name!r} has the shape {shape}; its kind and labels need {outputs} outputs"
+    return None
+
+
+def _headless_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | None:
+    if inlay.head["pooling"] == "none":
+        return "the pooling none does not fit an inlay without a head"
+    surplus = next((name for name in layout if name.startswith("head.")), None)
+    if surplus is not None or inlay.head.get("outputs"):
+        return f"the kind none has no head, but it has {repr(surplus) if surplus else 'outputs'}"
     return None
 
 

@@ -119,8 +119,10 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     rows = [
         ["task", f"{entry.name}, version {entry.version}"],
         ["output", f"{_kind(header)}: {labels}" if header.labels else _kind(header)],
-        ["test", f"{test_score(metrics)} ({metrics.get('metric')}){_perplexity(metrics.get('test'))}"],
-        ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
+        *([] if header.kind == "none" else [
+            ["test", f"{test_score(metrics)} ({metrics.get('metric')}){_perplexity(metrics.get('test'))}"],
+            ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
+        ]),
         *_calibration(metrics),
         ["method", f"{short_name(header.method)}: {_options(header.method)}"],
         ["head", _options(header.head)],
@@ -135,7 +137,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ["created", f"{header.created}, {_options(header.versions)}"],
         ["file", f"{entry.path} ({size(entry.bytes)})"],
         ["digest", header.digest],
-    ]
+    ]  # fmt: skip
     made = table(["", ""], rows, left=2)
     made.show_header = False
     made.columns[1].no_wrap = False
@@ -243,7 +245,7 @@ def _parameters(counts: dict[str, int]) -> str:
 
 def _kind(header: Any) -> str:
     count = len(header.labels)
-    kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "tags": f"{count} tags"}
+    kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "tags": f"{count} tags", "none": "no head"}
     return kinds.get(header.kind, header.kind)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PIPELINES = {
     "label": "text-classification", "labels": "text-classification", "score": "text-classification",
     "tags": "token-classification", "span": "question-answering", "words": "fill-mask",
+    "none": "feature-extraction",
 }  # fmt: skip
 HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -31,7 +32,7 @@ def card(entry: Entry, evaluation: Evaluation | None) -> str:
         f"An Intarsia inlay: version {entry.version} of the task `{entry.name}`, "
         f"{number(header.parameters['total'])} parameters over the frozen base `{header.encoder['name']}`.", "",
         "## Use", "", "```python", "import intarsia", "", 'bank = intarsia.open("bank")  # the folder with this inlay',
-        f"bank.predict({json.dumps(entry.name)}, {_example(header)})", "```", "",
+        _call(entry.name, header), "```", "",
         "## Output", "", _output(header), "",
         "## Data", "", *_data(header), "",
         "## Results", "", *_results(header, evaluation), "",
@@ -78,7 +79,10 @@ def _output(header: Any) -> str:
     if header.kind == "score":
         return "A score: a number."
     if not header.labels:
-        return {"span": "A part of the context.", "words": "The hidden words."}.get(header.kind, header.kind)
+        return {
+            "span": "A part of the context.", "words": "The hidden words.",
+            "none": "Nothing: it has no head. Tasks are learned over it, and it gives vectors.",
+        }.get(header.kind, header.kind)  # fmt: skip
     what = {"label": "One label of", "labels": "Any of the labels", "tags": "A tag for each word, of"}[header.kind]
     labels = ", ".join(f"`{_cell(label)}`" for label in header.labels[:MOST_LABELS])
     more = f" … ({len(header.labels)})" if len(header.labels) > MOST_LABELS else ""
@@ -130,6 +134,12 @@ def _results(header: Any, evaluation: Evaluation | None) -> list[str]:
 def _settings(training: dict[str, Any]) -> str:
     shown = ("learning_rate", "epochs", "batch_size", "max_length", "seed")
     return ", ".join(f"{name.replace('_', ' ')} {training[name]}" for name in shown if name in training)
+
+
+def _call(name: str, header: Any) -> str:
+    if header.kind == "none":
+        return f'bank.embed(["A text."], {json.dumps(name)})'
+    return f"bank.predict({json.dumps(name)}, {_example(header)})"
 
 
 def _example(header: Any) -> str:

@@ -71,6 +71,8 @@ def gather(bank: Bank, name: str, data: Any = None, *, version: int | None = Non
     versions, header = bank.versions(name), entry.header
     if data is not None:
         return Facts(entry, versions, None, bank.evaluate(name, data, version=entry.version), "")
+    if header.kind == "none":
+        return Facts(entry, versions, None, None, "It has no head: it answers nothing, and tasks are learned over it.")
     learned_from, reason = _read_again(header.kind, header.data)
     if learned_from is None:
         return Facts(entry, versions, None, None, reason)
@@ -109,7 +111,7 @@ def page(facts: Facts, mistakes: int = 20) -> str:
         html.text(f"{facts.missing} What follows is what the bank stores.", "note")
     _data(html, facts)
     html.heading("Training")
-    history, metric = header.training.get("history") or [], str(header.metrics["metric"])
+    history, metric = header.training.get("history") or [], str(header.metrics.get("metric") or "")
     curves = history_figure(history, metric, int(header.metrics.get("best_epoch") or 0))
     if curves is not None:
         html.figure(curves, "Each epoch's mean loss and validation score; the dotted line is the epoch that was kept.")
@@ -134,9 +136,12 @@ def _summary(entry: Entry) -> str:
     }  # fmt: skip
     what = "a pair of texts" if header.data.get("pairs") else "a text"
     count, method = number(header.parameters["total"]), short_name(header.method)
+    learned = f"of {count} parameters, learned with {method} over the frozen base {header.encoder['name']}."
+    if header.kind == "none":
+        return f"An inlay without a head {learned}"
     return (
-        f"The task answers {kinds.get(header.kind, header.kind)} for {what}. It is an inlay of {count} parameters, "
-        f"learned with {method} over the frozen base {header.encoder['name']}. {_test(header.metrics)}"
+        f"The task answers {kinds.get(header.kind, header.kind)} for {what}. It is an inlay {learned} "
+        f"{_test(header.metrics)}"
     )
 
 

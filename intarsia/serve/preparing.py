@@ -19,6 +19,7 @@ from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.prediction import Prediction
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example
+from intarsia.tasks.headless import check_answers
 from intarsia.tasks.inputs import Inputs
 
 NOT_FINITE = (
@@ -136,6 +137,8 @@ def _resolved(ask: Ask, resolve: Resolve, unresolved: dict[tuple[str, int | None
 def _example(ask: Ask, served: Served | None) -> Example:
     if served is not None:
         interface = served.interface
+        if not ask.embed:
+            check_answers(interface.task_kind.kind, served.name)
         return interface.task_kind.parse_request(ask.text, served.name, interface.pairs)
     if not ask.embed:
         raise IntarsiaError("the plain base has no head and predicts nothing: name a task, or ask for a vector.")

@@ -11,6 +11,9 @@ words of a text."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+StoredKind = Literal[Kind, "none"]
+"""The kind of an inlay. One without a head (`none`) answers nothing; tasks are learned over it."""
+
 Label = str | float | tuple[str, ...]
 
 

@@ -104,6 +104,16 @@ class Head:
         return {"outputs": self.outputs, "pooling": self.pooling}
 
 
+class NoHead(Head):
+    """No output layer: the inlay has vectors, pooled as `pooling` says, but no answers."""
+
+    def tensors(self, shape: Shape, width: int | None = None) -> dict[str, Spec]:
+        return {}
+
+    def count(self, shape: Shape, width: int | None = None) -> int:
+        return 0
+
+
 def pool(states: Tensor, batch: Batch, pooling: Pooling) -> Tensor:
     """One vector per row [R, d]: the mean over its tokens, or its first token's state; in float32 or wider.
 

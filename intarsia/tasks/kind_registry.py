@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from intarsia.errors import IntarsiaError
-from intarsia.tasks.examples import Kind, TaskData
+from intarsia.tasks.examples import Kind, StoredKind, TaskData
+from intarsia.tasks.headless import Headless
 from intarsia.tasks.spans import Spans
 from intarsia.tasks.tagging import Tags
 from intarsia.tasks.task_kind import TaskKind
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # the least max_length: one token and two special tokens
 # All other kinds are handled by TaskKind itself.
-KIND_CLASSES: dict[Kind, type[TaskKind]] = {"tags": Tags, "span": Spans, "words": Words}
+KIND_CLASSES: dict[StoredKind, type[TaskKind]] = {"tags": Tags, "span": Spans, "words": Words, "none": Headless}
 
 
 def kind_for(data: TaskData) -> TaskKind:
@@ -25,7 +26,7 @@ def kind_for(data: TaskData) -> TaskKind:
     return KIND_CLASSES.get(data.kind, TaskKind).learn(data.kind, data.labels, data.train)
 
 
-def stored_kind(kind: Kind, labels: tuple[str, ...], head: Mapping[str, Any]) -> TaskKind:
+def stored_kind(kind: StoredKind, labels: tuple[str, ...], head: Mapping[str, Any]) -> TaskKind:
     """The task kind of a stored task. `head` is the head entry of its inlay, which has the values of `to_dict`."""
     import msgspec
 
