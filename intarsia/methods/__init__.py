@@ -182,7 +182,11 @@ def full_name(config: Mapping[str, Any]) -> str:
         defaults = to_dict(parse(name))
     except IntarsiaError:  # this version no longer has the stored method
         return name
-    return _listed(name, {key: value for key, value in config.items() if key in defaults and defaults[key] != value})
+    newer = METHODS[config["type"]].newer
+    other = {
+        k: v for k, v in config.items() if (k in defaults and defaults[k] != v) or (k in newer and k not in defaults)
+    }
+    return _listed(name, other)
 
 
 def _with_options(name: str, config: Mapping[str, Any], kind: type[Composite]) -> str:

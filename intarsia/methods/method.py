@@ -60,6 +60,9 @@ class Method:
     paper: ClassVar[str] = ""
     trains: ClassVar[str] = ""  # a short description of the trained parameters
     training_only: ClassVar[tuple[str, ...]] = ()  # options that change only the training, not the computed function
+    # Options that are newer than stored inlays of the method. At its default, such an option is left out of the stored
+    # config, so that the config of an old inlay does not change when it is written again.
+    newer: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[Mapping[str, Any]] = {}  # training settings that differ from `Settings()`
     changes_base: ClassVar[bool] = False  # its weights replace the base's, so it runs exclusively in a pass
     mergeable: ClassVar[bool] = False  # whether `merge` is implemented
@@ -226,8 +229,13 @@ class Plain:
 
 
 def to_dict(method: Any) -> dict[str, Any]:
-    """Return the config of a method as plain JSON values; the configs of its parts keep their types too."""
-    return {"type": method.name, **{name: _plain(value) for name, value in _options(method).items()}}
+    """Return the config of a method as plain JSON values, without `newer` options that have their default.
+
+    The configs of its parts keep their types too.
+    """
+    defaults = {f.name: f.default for f in dataclasses.fields(method) if f.name in method.newer}
+    options = {k: v for k, v in _options(method).items() if k not in defaults or v != defaults[k]}
+    return {"type": method.name, **{name: _plain(value) for name, value in options.items()}}
 
 
 @lru_cache(maxsize=1024)
@@ -236,10 +244,11 @@ def running_key(method: Any) -> tuple[Any, ...]:
 
     Compositions of one structure have equal keys, whatever inlays are their parents.
     """
-    options = _options(method)
+    stored, options = to_dict(method), _options(method)
     if method.name == "parent":
         return method.name, running_key(options["method"])
-    return (method.name, *((k, _key(v)) for k, v in sorted(options.items()) if k not in method.training_only))
+    shown = [k for k in sorted(options) if k in stored and k not in method.training_only]
+    return (method.name, *((k, _key(options[k])) for k in shown))
 
 
 def _options(method: Any) -> dict[str, Any]:
