@@ -64,7 +64,7 @@ class DeviceOwners:
 
         down, up = f"{name}.down", f"{name}.up"
         site = noise.site() if p > 0.0 and isinstance(noise, DeviceNoise) else 0
-        if tensors[f"{down}.weight"].shape[1] > bottleneck.WIDEST:
+        if tensors[f"{down}.weight"].shape[1] > bottleneck.WIDEST or activation not in bottleneck.ACTIVATIONS:
             if p > 0.0:
                 from intarsia.kernels import dropout
 

@@ -10,10 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 from intarsia.kernels import Layout, fences
+from intarsia.kernels.gelu import _below
 from intarsia.kernels.mixing import kept, limit_of, site_of
 
 fences.mend()
-ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3}
+# The activations that the kernel computes; a bottleneck with another activation takes several kernels.
+ACTIVATIONS = {"gelu": 0, "relu": 1, "tanh": 2, "swish": 3, "gelu_exact": 4, "leaky_relu": 5}
 WIDEST = 256  # the most hidden units
 
 
@@ -30,8 +32,13 @@ def _act(z, KIND: tl.constexpr):
         return tl.maximum(z, 0.0)
     elif KIND == 2:
         return _tanh(z)
-    else:
+    elif KIND == 3:
         return z / (1.0 + tl.exp(-z))
+    elif KIND == 4:
+        share, _ = _below(z)
+        return z * share
+    else:
+        return tl.where(z > 0.0, z, 0.01 * z)
 
 
 @triton.jit
@@ -45,6 +52,11 @@ def _slope(z, KIND: tl.constexpr):
     elif KIND == 2:
         y = _tanh(z)
         return 1.0 - y * y
+    elif KIND == 4:
+        share, density = _below(z)
+        return share + z * density
+    elif KIND == 5:
+        return tl.where(z > 0.0, 1.0, 0.01)
     else:
         s = 1.0 / (1.0 + tl.exp(-z))
         return s * (1.0 + z * (1.0 - s))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
 from intarsia.encoder.sites import LAYER_OUTPUT
 from intarsia.errors import check_choice
-from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
+from intarsia.methods.bottleneck import adapter_specs
 from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Bapna(Method):
 
     size: int = 64
     layers: tuple[int, ...] | None = None  # None: all
-    activation: Literal["gelu", "relu", "tanh", "swish"] = "relu"
+    activation: Activation = "relu"
     std: float = 1e-2
 
     name: ClassVar[str] = "bapna"
@@ -40,7 +41,7 @@ class Bapna(Method):
     training_only: ClassVar[tuple[str, ...]] = ("std",)
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("activation", self.activation, ACTIVATION_NAMES)
         check_least(size=(self.size, 1), std=(self.std, 0))
         sorted_layers(self)
 

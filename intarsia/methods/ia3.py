@@ -1,4 +1,9 @@
-"""(IA)³ (Liu et al. 2022): learned vectors scale the keys, the values and the inner units of the feed-forward layer."""
+"""(IA)³ (Liu et al. 2022): learned vectors scale the keys, the values and the inner units of the feed-forward layer.
+
+The paper scales the inner units behind the activation, which is the input of the second feed-forward matrix. With
+`sites`, the vectors scale other outputs and inputs of linear layers: AdapterHub scales the output of the first
+feed-forward matrix, in front of the activation; peft often scales the input of the attention's output matrix too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.sites import LINEAR_SITES
+from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
@@ -14,25 +21,35 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
 
-_INNER = "ffn.down.input"  # the inner units after the activation
+_INPUT = ".input"
+_SITES = (*LINEAR_SITES, *(site + _INPUT for site in ("attention.dense", "ffn.up", "ffn.down")))
 
 
 @dataclass(frozen=True)
 class IA3(Method):
-    """One gain for each key unit, value unit and inner feed-forward unit. All gains start at 1."""
+    """One gain for each unit at the sites of each layer. All gains start at 1."""
 
     layers: tuple[int, ...] | None = None  # None: all
+    sites: tuple[str, ...] = ("key", "value", "ffn.down.input")  # outputs of linear layers, or their inputs
 
     name: ClassVar[str] = "ia3"
     paper: ClassVar[str] = "Liu et al. 2022"
     trains: ClassVar[str] = "gains on keys, values, inner units"
     presets: ClassVar[Mapping[str, Preset]] = {"ia3": Preset()}
     category: ClassVar[Category] = "changes inside layers"
+    newer: ClassVar[tuple[str, ...]] = ("sites",)
     mergeable: ClassVar[bool] = True
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 3e-3, "bias_correction": False}
 
     def __post_init__(self) -> None:
         sorted_layers(self)
+        for site in self.sites:
+            check_choice("sites", site, _SITES)
+        if not self.sites or len(set(self.sites)) < len(self.sites):
+            raise IntarsiaError(
+                f"sites {list(self.sites)} are not valid: expected at least one site, each of them once."
+            )
+        object.__setattr__(self, "sites", tuple(sorted(self.sites, key=_SITES.index)))
 
     def recordable(self, shape: Shape) -> bool:
         return True
@@ -52,8 +69,8 @@ class IA3(Method):
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for site, layer, _ in self._gains(shape):
             gain = tensors[f"{layer}.{site}.gain"]
-            if site == _INNER:
-                plain.at("ffn.down", layer, "weight").mul_(gain)
+            if site.endswith(_INPUT):
+                plain.at(site.removesuffix(_INPUT), layer, "weight").mul_(gain)
                 continue
             plain.at(site, layer, "weight").mul_(gain[:, None])
             if shape.linear(site, layer).bias:
@@ -62,6 +79,6 @@ class IA3(Method):
     def _gains(self, shape: Shape) -> Iterator[tuple[str, int, int]]:
         """Yield (site, layer, width) of each gain vector."""
         for layer in chosen_layers(self.layers, shape):
-            for site in ("key", "value"):
-                yield site, layer, shape.linear(site, layer).outputs
-            yield _INNER, layer, shape.linear("ffn.down", layer).inputs
+            for site in self.sites:
+                linear = shape.linear(site.removesuffix(_INPUT), layer)
+                yield site, layer, linear.inputs if site.endswith(_INPUT) else linear.outputs

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
-from intarsia.methods.bottleneck import ACTIVATIONS, adapter_specs
+from intarsia.methods.bottleneck import adapter_specs
 from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Pfeiffer(Method):
     size: int | None = None
     reduction: int = 16
     layers: tuple[int, ...] | None = None  # None: all
-    activation: Literal["gelu", "relu", "tanh", "swish"] = "relu"
+    activation: Activation = "relu"
     std: float = 1e-2
 
     name: ClassVar[str] = "pfeiffer"
@@ -41,7 +42,7 @@ class Pfeiffer(Method):
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("activation", self.activation, ACTIVATION_NAMES)
         check_least(reduction=(self.reduction, 1), std=(self.std, 0), size=(self.size, 1))
         sorted_layers(self)
 

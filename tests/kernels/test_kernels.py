@@ -128,7 +128,7 @@ def test_norm(layout, dtype):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh", "swish"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh", "swish", "gelu_exact", "leaky_relu"])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_bottleneck(layout, dtype, activation, parallel):
     size, width = (5, 48) if activation == "gelu" else (20, 40)

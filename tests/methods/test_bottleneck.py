@@ -14,6 +14,7 @@ from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots, start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, from_dict, parse, to_dict
+from tests.methods.test_bottleneck_forms import FORMS
 from tests.support.families import FAMILY_NAMES, config, tiny
 from tests.support.segments import segments
 
@@ -186,5 +187,5 @@ def test_wrong_options_are_explained(make, message: str) -> None:  # type: ignor
 
 
 def test_options_are_all_covered_by_variants() -> None:
-    changed = set(itertools.chain.from_iterable(VARIANTS)) | {"size", "std"}
+    changed = set(itertools.chain.from_iterable([*VARIANTS, *FORMS])) | {"size", "std", "dropout"}
     assert changed == {f.name for f in dataclasses.fields(Bottleneck)}

@@ -296,7 +296,9 @@ def test_a_prefix_has_no_gradient_but_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [LoRA(2, dropout=0.5), DoRA(2, dropout=0.5), PAL(8, 2, dropout=0.5)], ids=lambda m: m.name
+    "method",
+    [LoRA(2, dropout=0.5), DoRA(2, dropout=0.5), PAL(8, 2, dropout=0.5), Bottleneck(4, dropout=0.5)],
+    ids=lambda m: m.name,
 )
 def test_dropout_of_its_own_is_on_in_training_alone(method: Method) -> None:
     from intarsia.encoder.noise import Noise

@@ -11,14 +11,31 @@ import torch
 from intarsia.encoder.packed import Segment
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
-from intarsia.methods import BitFit, Bottleneck, LoRA, Method, Prefix
+from intarsia.methods import IA3, BitFit, Bottleneck, LoRA, Method, Prefix
 from intarsia.serve.predictor import PassRow, Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.task_kind import TaskKind
 from tests.support.families import FAMILY_NAMES, tiny
 
-METHODS: tuple[Method, ...] = (Bottleneck(5), Bottleneck(3, activation="swish"), LoRA(2), Prefix(2), BitFit())
+METHODS: tuple[Method, ...] = (
+    Bottleneck(5),
+    Bottleneck(3, activation="swish"),
+    LoRA(2),
+    Prefix(2),
+    BitFit(),
+    IA3(sites=("key", "attention.dense.input", "ffn.up")),
+    Bottleneck(3, activation="gelu_exact", norm_before=True, norm_after="sum", learned_scaling="channel", scaling=2.0),
+    Bottleneck(
+        3,
+        activation="leaky_relu",
+        norm_after="change",
+        base_norm_before=True,
+        residual="sum",
+        base_norm_after=False,
+        norms=False,
+    ),
+)
 
 
 @pytest.fixture(params=[1, 2])

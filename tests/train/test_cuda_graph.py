@@ -25,9 +25,7 @@ from intarsia.encoder.site_view import SiteView  # noqa: E402
 from intarsia.encoder.sites import FFN_OUTPUT  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
-    METHODS as REGISTERED,
-)
-from intarsia.methods import (  # noqa: E402
+    IA3,
     Bottleneck,
     DiffPruning,
     Full,
@@ -37,6 +35,9 @@ from intarsia.methods import (  # noqa: E402
     Prefix,
     Spec,
     TopLayers,
+)
+from intarsia.methods import (  # noqa: E402
+    METHODS as REGISTERED,
 )
 from intarsia.methods.method import Ending  # noqa: E402
 from intarsia.tasks import load_data  # noqa: E402
@@ -92,6 +93,10 @@ ROUTED = [m for m in SMALL.values() if not m.changes_base and not m.cached]
 METHODS = [
     Bottleneck(5, activation="relu"), Bottleneck(6, inner_norm="layer"), Bottleneck(4, depth=2), Toy(), *ROUTED,
     *FORMS.values(),
+    Bottleneck(4, activation="gelu_exact", norm_before=True, norm_after="sum", learned_scaling="scalar", scaling=2.0),
+    Bottleneck(4, activation="leaky_relu", sizes=(4, 3, 2), learned_scaling="channel"),
+    Bottleneck(4, activation="mish", norms=False, base_norm_before=True, residual="sum", base_norm_after=False),
+    IA3(sites=("query", "attention.dense.input", "ffn.up")),
 ]  # fmt: skip
 
 
