@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder as Encoder
     from intarsia.errors import IntarsiaError as IntarsiaError
     from intarsia.errors import IntarsiaWarning as IntarsiaWarning
+    from intarsia.methods.compositions import *  # noqa: F403
     from intarsia.methods.registry import *  # noqa: F403
     from intarsia.serve.limits import Limits as Limits
+    from intarsia.serve.parallel import Parallel as Parallel
     from intarsia.serve.prediction import Prediction as Prediction
     from intarsia.tasks import Example as Example
     from intarsia.tasks import TaskData as TaskData
@@ -45,6 +47,7 @@ _MODULES = {
     "IntarsiaError": "intarsia.errors",
     "IntarsiaWarning": "intarsia.errors",
     "Limits": "intarsia.serve.limits",
+    "Parallel": "intarsia.serve.parallel",
     "Prediction": "intarsia.serve.prediction",
     "Settings": "intarsia.train.job",
     "TaskData": "intarsia.tasks",
@@ -90,6 +93,6 @@ def __dir__() -> list[str]:
 
 def _methods() -> dict[str, Any]:
     """The methods' classes by name; importing them takes longer than the rest of this package."""
-    from intarsia.methods import METHODS
+    from intarsia.methods import COMPOSITIONS, METHODS
 
-    return {kind.__name__: kind for kind in METHODS.values()}
+    return {kind.__name__: kind for kind in (*METHODS.values(), *COMPOSITIONS.values())}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ATTENTION_OUTPUT, FFN_OUTPUT, LAYER_OUTPUT = "attention.output", "ffn.output", "layer.output"
+OUTPUT_SITES = (ATTENTION_OUTPUT, FFN_OUTPUT, LAYER_OUTPUT)
 PREFIX = "attention.prefix"  # extra keys and values for the attention of a layer
 NORM_SITES = ("embedding.norm", "attention.norm", "ffn.norm", "final.norm")
 LINEAR_SITES = ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")

@@ -126,7 +126,7 @@ def _start(spec: Spec, encoder: Encoder, generator: torch.Generator) -> Tensor:
             tensor = encoder.at_site(*spec.site, spec.tensor).tensor
         return tensor.detach().to(torch.float32, copy=True)
     if spec.start == "identity":
-        return torch.eye(*spec.shape)
+        return torch.full(spec.shape, spec.value).fill_diagonal_(1.0)
     tensor = torch.ones(spec.shape) if spec.start == "ones" else torch.full(spec.shape, spec.value)
     if spec.start == "normal" and spec.std > 0:
         torch.nn.init.trunc_normal_(tensor, 0.0, spec.std, -2 * spec.std, 2 * spec.std, generator=generator)

@@ -24,7 +24,7 @@ class Spec:
     trained: bool = True  # False: stored with the inlay, without a gradient (running statistics)
     integer: bool = False  # int64 in place of float32
     rate: float = 1.0  # multiplies the learning rate
-    value: float = 0.0  # the initial value for a "zeros" start
+    value: float = 0.0  # the initial value for a "zeros" start, and off the diagonal of an "identity" start
 
     @property
     def size(self) -> int:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_type_hints
 
 from intarsia.errors import IntarsiaError, did_you_mean
-from intarsia.methods import registry
+from intarsia.methods import compositions, registry
+from intarsia.methods.compose import DEEPEST, MOST_PARTS, Composite
+from intarsia.methods.compose import Parent as Parent
+from intarsia.methods.compose import names as names
+from intarsia.methods.compose import parents as parents
+from intarsia.methods.compose import resolve as resolve
+from intarsia.methods.compose import swap as swap
+from intarsia.methods.compositions import *  # noqa: F403
 from intarsia.methods.method import Method as Method
 from intarsia.methods.method import Preset as Preset
 from intarsia.methods.method import Spec as Spec
@@ -18,6 +25,7 @@ from intarsia.methods.registry import *  # noqa: F403
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in vars(registry).values() if isinstance(kind, type) and issubclass(kind, Method)
 }
+COMPOSITIONS: dict[str, type[Composite]] = {kind.name: kind for kind in compositions.ALL}
 _METHOD_OF_PRESET = {name: kind for kind in METHODS.values() for name in kind.presets}
 
 
@@ -37,24 +45,63 @@ MOST_ITEMS = 10_000  # of a list in a stored method
 
 def from_dict(config: Mapping[str, Any]) -> Method:
     """Return the method that `to_dict` wrote. The names and types of the options are checked: they come from a file."""
-    import msgspec
+    return _from_dict(config, 2 * DEEPEST)
 
+
+def _from_dict(config: Any, levels: int) -> Method:
+    """`levels`: how deep the parts of the method may still be nested."""
+    if not isinstance(config, Mapping):
+        raise IntarsiaError(f"a method is {repr(config)[:100]}; expected an object with the key 'type'.")
+    if levels == 0:
+        raise IntarsiaError(f"compositions are nested more than {DEEPEST} levels deep.")
     options = dict(config)
     name = options.pop("type", None)
-    if not isinstance(name, str) or name not in METHODS:
-        raise IntarsiaError(f"the method {str(name)[:100]!r} is not known. Known methods: {', '.join(METHODS)}.")
-    kind = METHODS[name]
+    known: dict[str, type[Method]] = {**METHODS, **COMPOSITIONS, Parent.name: Parent}
+    if not isinstance(name, str) or name not in known:
+        listed = ", ".join([*METHODS, *COMPOSITIONS])
+        raise IntarsiaError(f"the method {str(name)[:100]!r} is not known. Known methods: {listed}.")
+    kind = known[name]
     fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(options) - fields)
+    unknown = sorted(set(map(str, options)) - fields)
     if unknown:
         raise IntarsiaError(f"the method {name!r} has no option {unknown[0][:100]!r}.")
     if any(len(value) > MOST_ITEMS for value in options.values() if isinstance(value, list | tuple | str)):
         raise IntarsiaError(f"an option of the method {name!r} has more than {MOST_ITEMS} items.")
+    if issubclass(kind, Composite):
+        parts = options.pop("parts", None)
+        if not isinstance(parts, list | tuple):
+            raise IntarsiaError(f"the option 'parts' of the method {name!r} is not a list.")
+        made = [part if isinstance(part, str) else _from_dict(part, levels - 1) for part in parts[: MOST_PARTS + 1]]
+        return kind.of(made, **_converted(name, kind, options))
+    if kind is Parent:
+        method = _from_dict(options.pop("method", None), levels - 1)
+        return Parent(**_converted(name, kind, options, required={"digest", "task", "version"}), method=method)
+    import msgspec
+
     try:
         return msgspec.convert(options, kind)
     except msgspec.ValidationError as error:
-        problem = str(error).replace("`", "")
-        raise IntarsiaError(f"the options of the method {name!r} are not valid: {problem}.") from error
+        raise _invalid(name, error) from error
+
+
+def _converted(
+    name: str, kind: type[Method], options: Mapping[str, Any], required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the options with the types of their fields."""
+    import msgspec
+
+    types = get_type_hints(kind)
+    if missing := [option for option in required if option not in options]:
+        raise IntarsiaError(f"the options of the method {name!r} are not valid: {missing[0]!r} is missing.")
+    try:
+        return {option: msgspec.convert(value, types[option]) for option, value in options.items()}
+    except msgspec.ValidationError as error:
+        raise _invalid(name, error) from error
+
+
+def _invalid(name: str, error: Exception) -> IntarsiaError:
+    problem = str(error).replace("`", "")
+    return IntarsiaError(f"the options of the method {name!r} are not valid: {problem}.")
 
 
 def parse(text: str, options: Sequence[str] = ()) -> Method:
@@ -95,7 +142,15 @@ def as_method(value: Any) -> Method:
 
 
 def short_name(config: Mapping[str, Any]) -> str:
-    """Return the preset name and size of a stored method, as on the command line: `houlsby-64`."""
+    """Return the preset name and size of a stored method, as on the command line: `houlsby-64`.
+
+    A composition is its name with those of its parts: `stack(medical, pfeiffer-48)`; a frozen inlay is its task.
+    """
+    if config["type"] == Parent.name:
+        return str(config["task"])
+    if config["type"] in COMPOSITIONS:
+        parts = ", ".join(part if isinstance(part, str) else short_name(part) for part in config["parts"])
+        return f"{config['type']}({parts})"
 
     def fits(preset: Preset) -> bool:
         options = preset.options.items()
@@ -113,7 +168,15 @@ def short_name(config: Mapping[str, Any]) -> str:
 
 
 def full_name(config: Mapping[str, Any]) -> str:
-    """Return the short name and all options that differ from its defaults: `houlsby-64 std=1e-07`."""
+    """Return the short name and all options that differ from its defaults: `houlsby-64 std=1e-07`.
+
+    A frozen inlay in a composition is its task with its version: `stack(medical@2, pfeiffer-48)`.
+    """
+    if config["type"] == Parent.name:
+        return f"{config['task']}@{config['version']}"
+    if config["type"] in COMPOSITIONS:
+        parts = ", ".join(part if isinstance(part, str) else full_name(part) for part in config["parts"])
+        return _with_options(f"{config['type']}({parts})", config, COMPOSITIONS[config["type"]])
     name = short_name(config)
     try:
         defaults = to_dict(parse(name))
@@ -123,7 +186,17 @@ def full_name(config: Mapping[str, Any]) -> str:
     other = {
         k: v for k, v in config.items() if (k in defaults and defaults[k] != v) or (k in newer and k not in defaults)
     }
-    return " ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in other.items())])
+    return _listed(name, other)
+
+
+def _with_options(name: str, config: Mapping[str, Any], kind: type[Composite]) -> str:
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    del defaults["parts"]
+    return _listed(name, {key: config[key] for key in defaults if key in config and config[key] != defaults[key]})
+
+
+def _listed(name: str, options: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in options.items())])
 
 
 def _value(key: str, text: str, annotation: str) -> Any:

@@ -229,17 +229,42 @@ class Plain:
 
 
 def to_dict(method: Any) -> dict[str, Any]:
-    """Return the config of a method as plain JSON values, without `newer` options that have their default."""
+    """Return the config of a method as plain JSON values, without `newer` options that have their default.
+
+    The configs of its parts keep their types too.
+    """
     defaults = {f.name: f.default for f in dataclasses.fields(method) if f.name in method.newer}
-    options = {k: v for k, v in dataclasses.asdict(method).items() if k not in defaults or v != defaults[k]}
-    return {"type": method.name, **{k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}}
+    options = {k: v for k, v in _options(method).items() if k not in defaults or v != defaults[k]}
+    return {"type": method.name, **{name: _plain(value) for name, value in options.items()}}
 
 
 @lru_cache(maxsize=1024)
 def running_key(method: Any) -> tuple[Any, ...]:
-    """Return a key that is equal for methods that compute the same function of the same tensors: they share slots."""
-    stored, options = to_dict(method), dataclasses.asdict(method)
-    return (method.name, *((k, v) for k, v in sorted(options.items()) if k in stored and k not in method.training_only))
+    """Return a key that is equal for methods that compute the same function of the same tensors: they share slots.
+
+    Compositions of one structure have equal keys, whatever inlays are their parents.
+    """
+    stored, options = to_dict(method), _options(method)
+    if method.name == "parent":
+        return method.name, running_key(options["method"])
+    shown = [k for k in sorted(options) if k in stored and k not in method.training_only]
+    return (method.name, *((k, _key(options[k])) for k in shown))
+
+
+def _options(method: Any) -> dict[str, Any]:
+    return {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return to_dict(value) if isinstance(value, Method) else value
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    return running_key(value) if isinstance(value, Method) else value
 
 
 def lowest(method: Method, shape: Shape) -> int:

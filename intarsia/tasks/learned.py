@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from intarsia.errors import IntarsiaError
-from intarsia.methods import Method
+from intarsia.methods import Method, parents, short_name, to_dict
 from intarsia.tasks.examples import Example
 from intarsia.tasks.heads import Head
 from intarsia.tasks.inputs import Inputs
@@ -24,15 +24,26 @@ METHOD, HEAD = "method.", "head."  # how the names of an inlay's tensors begin
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A method, a head, a task kind, and the tensors of the first two (named `method.…` and `head.…`)."""
+    """A method, a head, a task kind, and the tensors of the first two (named `method.…` and `head.…`).
+
+    `parents` are the frozen inlays on which the method is built, and those on which they are built, by digest.
+    """
 
     method: Method
     head: Head
     task_kind: TaskKind
     tensors: Mapping[str, Tensor]
+    parents: Mapping[str, Learned] = field(default_factory=dict)
 
     def check(self, shape: Shape) -> None:
-        """Raise unless the tensors are exactly those of the method and the head on a base of this shape."""
+        """Raise unless the tensors are exactly those of the method and the head on a base of this shape, and those of
+        all its parents too."""
+        self.check_parents()
+        self._check_own(shape)
+        for part in parents(self.method):
+            self.parents[part.digest]._check_own(shape)
+
+    def _check_own(self, shape: Shape) -> None:
         self.method.check(shape)
         specs = {METHOD + name: spec for name, spec in self.method.stored(shape).items()}
         specs |= {HEAD + name: spec for name, spec in self.head.tensors(shape, self.method.row_width(shape)).items()}
@@ -45,6 +56,20 @@ class Learned:
                     f"the head have {expected.get(name, 'no such tensor')} on this base."
                 )
         self.method.check_values(shape, self.method_tensors)
+
+    def check_parents(self) -> None:
+        """Raise unless every frozen inlay on which the method is built is among `parents`, with its own method."""
+        for part in parents(self.method):
+            if part.digest not in self.parents:
+                raise IntarsiaError(
+                    f"the inlay is built on {part} ({part.digest[:12]}), which was not given. Give all its parents."
+                )
+            found = self.parents[part.digest].method
+            if found != part.method:
+                raise IntarsiaError(
+                    f"the inlay is built on {part} with the method {short_name(to_dict(part.method))}, but the inlay "
+                    f"with the digest {part.digest[:12]} has the method {short_name(to_dict(found))}."
+                )
 
     @property
     def method_tensors(self) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Pooling
 from intarsia.tasks.kind_registry import FEWEST, default_length
+from intarsia.tasks.learned import Learned
 from intarsia.tasks.own_metric import named_metric
 from intarsia.train.optimizer import AdamSettings
 
@@ -152,6 +153,8 @@ class Job:
     method: Method
     pooling: Pooling = "mean"
     settings: Settings = field(default_factory=Settings)
+    # The frozen inlays on which the method is built, and those on which they are built, by digest (`Learned.parents`).
+    parents: Mapping[str, Learned] = field(default_factory=dict, compare=False, repr=False)
 
     def describe(self) -> dict[str, Any]:
         """Return the method, pooling and settings as plain values (for JSON)."""
