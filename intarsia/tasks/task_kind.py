@@ -193,7 +193,8 @@ class TaskKind:
         if self.kind == "label":
             # NumPy: for the few rows and labels of an answer, calling PyTorch takes longer than the computation.
             values = logits.numpy()
-            powers = np.exp(values - values.max(-1, keepdims=True))
+            with np.errstate(invalid="ignore"):  # infinite logits give NaN, which is an error of its row
+                powers = np.exp(values - values.max(-1, keepdims=True))
             return powers / powers.sum(-1, keepdims=True)
         if self.kind == "labels":
             return rowwise.elementwise(torch.sigmoid, logits).numpy()

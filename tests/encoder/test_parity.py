@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,11 +34,14 @@ def test_plain_padded_and_packed_agree(family: str, pairs: bool) -> None:
     longest = encoder.max_length
     rows = segments([1, 2, 5, longest, 17, 9, longest - 1, 3], pairs=pairs)
     expected = plain_states(model, rows, encoder.family.token_types)
+    exact = plain_states(copy.deepcopy(model).double(), rows, encoder.family.token_types)
     batch = pack(rows)
     with torch.no_grad():
         packed, padded = encoder.forward(batch), encoder.forward(batch, padded=True)
-    assert (packed - expected).abs().max() <= 1e-5
-    assert (padded - expected).abs().max() <= 1e-5
+    # ModernBERT's own float32 rounding is 1.5e-5 here: ours may be as large.
+    limit = max(1e-5, float((expected - exact).abs().max()))
+    assert (packed - exact).abs().max() <= limit
+    assert (padded - exact).abs().max() <= limit
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
