@@ -111,7 +111,7 @@ class Run:
         check_job(job, shape)
         encoder.check_trains()
         self.task_kind = kind_for(data)
-        self.head = self.task_kind.head(job.pooling)
+        self.head = self.task_kind.head(job.pooling, job.hidden)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
