@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intarsia.tasks.examples import StoredKind
-from intarsia.tasks.heads import Head, NoHead, Pooling
+from intarsia.tasks.heads import Head, Hidden, NoHead, Pooling
 from intarsia.tasks.task_kind import TaskKind
 
 
@@ -19,5 +19,5 @@ class Headless(TaskKind):
     def outputs(self) -> int:
         return 0
 
-    def head(self, pooling: Pooling) -> Head:
+    def head(self, pooling: Pooling, hidden: Hidden | None = None) -> Head:
         return NoHead(0, pooling)
