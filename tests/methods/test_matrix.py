@@ -28,6 +28,7 @@ CHANGING = {name: method for name, method in METHODS.items() if method.changes_b
 
 REFUSED = {
     ("prefix", "deberta-v2"): "relative positions",
+    ("prefix-offset", "deberta-v2"): "relative positions",
     ("pfeiffer", "modernbert"): "has its LayerNorm before it",
     ("pfeiffer-invertible", "modernbert"): "has its LayerNorm before it",
     ("top", "albert"): "share one set of weights",
@@ -42,7 +43,7 @@ def neutral(method: Any) -> Method:
 
 # Methods that compute what the plain base computes until they are trained: all but a prefix, to which attention is
 # drawn even if it is 0, a mix of layers, and an invertible adapter.
-ALTERING = ("prefix", "features-mix", "houlsby-invertible", "pfeiffer-invertible")
+ALTERING = ("prefix", "prefix-offset", "features-mix", "houlsby-invertible", "pfeiffer-invertible")
 NEUTRAL = {name: neutral(method) for name, method in ROUTED.items() if name not in ALTERING}
 UNTRAINABLE = ("key.bias", "k_lin.bias", "attn.k.bias")  # softmax does not see what all keys share: rounding at most
 
