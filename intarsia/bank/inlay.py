@@ -56,6 +56,7 @@ class Inlay(Description):
         """
         from intarsia.bank.manifest import misfit
         from intarsia.methods import from_dict
+        from intarsia.tasks.heads import Hidden
         from intarsia.tasks.learned import Learned
 
         difference = misfit(dict(self.encoder), encoder.description)
@@ -64,7 +65,8 @@ class Inlay(Description):
         self.check()
         try:
             task_kind = self.interface.task_kind
-            learned = Learned(from_dict(self.method), task_kind.head(self.head["pooling"]), task_kind, self.tensors)
+            head = task_kind.head(self.head["pooling"], Hidden.of(self.head))
+            learned = Learned(from_dict(self.method), head, task_kind, self.tensors)
             learned.check(encoder.shape)
         except IntarsiaError as error:
             raise DamagedInlay(f"The inlay {self.name!r} does not fit its base: {error}") from error
