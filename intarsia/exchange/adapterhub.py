@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from intarsia.encoder.sites import PREFIX
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
 from intarsia.exchange.adapter import Adapter
@@ -13,13 +14,13 @@ from intarsia.exchange.adapterhub_bottleneck import read_bottleneck
 from intarsia.exchange.adapterhub_heads import read_hub_head
 from intarsia.exchange.adapterhub_lora import read_lora
 from intarsia.exchange.adapterhub_names import HubTensors, check_names, current_name
-from intarsia.exchange.adapterhub_parts import HubPart
+from intarsia.exchange.adapterhub_parts import HubPart, joined
 from intarsia.exchange.adapterhub_prefix import read_prefix
 from intarsia.exchange.adapterhub_versions import current_config, version_of
 from intarsia.exchange.binding import check_family
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.source import Source
-from intarsia.methods import Stack
+from intarsia.methods import Method
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
@@ -74,7 +75,24 @@ def read(source: Source, modules: Modules) -> Adapter:
         base=str(base),
         library=version.text,
         folded=found.folded,
+        notes=_faults(found.method, modules),
     )
+
+
+def _faults(method: Method, modules: Modules) -> tuple[str, ...]:
+    """Return notes on faults of adapters by which its own outputs differ from run to run, or with the padding."""
+    shape, notes = modules.encoder.shape, []
+    if shape.family == "modernbert":
+        notes.append(
+            "adapters gives ModernBERT's attention random biases at each start, which are in no file; here it has none, "
+            "so check the score (--check)"
+        )
+    if shape.family == "distilbert" and any(site == PREFIX for site, _ in method.places(shape)):
+        notes.append(
+            "adapters adds 1 to the scores of a DistilBERT prefix if a batch is padded; here they are those without "
+            "padding, so check the score (--check)"
+        )
+    return tuple(notes)
 
 
 def _read_method(
@@ -97,8 +115,7 @@ def _read_method(
         raise ExchangeError(f"{where} has a union inside a union, which adapters does not load either.")
     parts = [_read_method(c, source, tensors, f"{where}.{i}") for i, c in enumerate(configs)]
     _check_disjoint(parts, tensors, where)
-    named = {f"{i}.{name}": tensor for i, part in enumerate(parts) for name, tensor in part.tensors.items()}
-    return HubPart(Stack(*(part.method for part in parts)), named, tuple(n for part in parts for n in part.folded))
+    return joined(parts)
 
 
 def _check_disjoint(parts: list[HubPart], tensors: HubTensors, where: str) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, OUTSIDE
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
 from intarsia.exchange.activations import activation_of
 from intarsia.exchange.adapterhub_names import HubTensors, Own
-from intarsia.exchange.adapterhub_parts import GATING, HubPart, layers_of, not_left_out, repeated
+from intarsia.exchange.adapterhub_parts import GATING, HubPart, joined, layers_of, not_left_out, repeated
 from intarsia.exchange.compacter import PHM_FLAGS, Compacter
 from intarsia.methods import Bottleneck, Method, Pfeiffer
 
@@ -30,29 +30,66 @@ class Form:
     options: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Invertible:
+    """The invertible adapter at the embeddings."""
+
+    reduction: int
+    tensors: dict[str, Tensor]
+
+
 def read_bottleneck(flags: Flags, tensors: HubTensors) -> HubPart:
     """Return the method of a bottleneck configuration, with its tensors."""
-    shape = tensors.modules.encoder.shape
     flags.no_effect(*TRAINING_ONLY)
     flags.expect("use_gating", False, None, because=GATING)
     flags.expect("new_attention_norm", False, None)
     own = not_left_out(flags, tensors.own)
-    form = _form(flags, own, tensors)
     compacter = Compacter(flags, tensors) if flags.yes("phm_layer") else None
     flags.no_effect(*PHM_FLAGS)
+    invertible = _invertible(flags, tensors)
+    notes = ("the hypercomplex matrices of Compacter multiplied out",) if compacter else ()
+    form = _form(flags, own, tensors)
+    parts = [_part(part, own, tensors, compacter) for part in _exchanged(form, tensors)]
+    if invertible:
+        last = replace(parts[-1].method, invertible=True, invertible_reduction=invertible.reduction)  # type: ignore[type-var]
+        parts[-1] = replace(parts[-1], method=last, tensors={**parts[-1].tensors, **invertible.tensors})
+    for part in parts:
+        part.method.check(tensors.modules.encoder.shape)
+    found = joined(parts)
+    return replace(found, folded=(*notes, *found.folded, *repeated(own)))
+
+
+def _part(form: Form, own: tuple[Own, ...], tensors: HubTensors, compacter: Compacter | None) -> HubPart:
     found: dict[str, Tensor] = {}
     for o in own:
         for site in form.sites:
             one = _adapter(tensors, tensors.bottleneck(o, site), form, form.sizes[o.number], compacter)
             for layer in o.layers:
                 found |= {f"{layer}.{site}.{name}": tensor.clone() for name, tensor in one.items()}
-    folded = ["the hypercomplex matrices of Compacter multiplied out"] if compacter else []
+    folded: tuple[str, ...] = ()
     if form.factor not in (1.0, "learned", "channel"):
-        folded.append(f"the scaling {form.factor:g} multiplied into the way up")
-    invertible = _invertible(flags, tensors)
-    method = _method(form, own, tensors, invertible)
-    method.check(shape)
-    return HubPart(method, {**found, **invertible}, (*folded, *repeated(own)))
+        folded = (f"the scaling {form.factor:g} multiplied into the way up",)
+    return HubPart(_method(form, own, tensors), found, folded)
+
+
+def _exchanged(form: Form, tensors: HubTensors) -> list[Form]:
+    """Return the forms at the places. In ALBERT's attention, adapters exchanges the sub-layer's input x and its output
+    h: an adapter on h reads x, a parallel one reads h. The sum LN(h + x + u) is the same."""
+    options = form.options
+    if tensors.modules.encoder.shape.family != "albert" or ATTENTION_OUTPUT not in form.sites:
+        return [form]
+    symmetric = options["base_norm_after"] and options["norm_after"] != "sum"
+    if not symmetric or options.get("residual", "output") != "output":
+        raise ExchangeError(
+            "adapters exchanges the input and the output of ALBERT's attention, so with these flags of mh_adapter "
+            "(original_ln_after, ln_after, residual_before_ln) it computes what no method of Intarsia computes."
+        )
+    parallel = options["parallel"] if options.get("base_norm_before") else not options["parallel"]
+    attention = replace(
+        form, sites=(ATTENTION_OUTPUT,), options={**options, "parallel": parallel, "places_in_layer": "attention"}
+    )
+    rest = replace(form, sites=(FFN_OUTPUT,), options={**options, "places_in_layer": "ffn"})
+    return [attention, rest] if FFN_OUTPUT in form.sites else [attention]
 
 
 def _form(flags: Flags, own: tuple[Own, ...], tensors: HubTensors) -> Form:
@@ -151,17 +188,35 @@ def _adapter(tensors: HubTensors, name: str, form: Form, size: int, compacter: C
     return found
 
 
-def _invertible(flags: Flags, tensors: HubTensors) -> dict[str, Tensor]:
+def _invertible(flags: Flags, tensors: HubTensors) -> Invertible | None:
     """Take the tensors of the invertible adapter, if there is one."""
-    kind = flags.take("inv_adapter", None)
-    reduction = flags.take("inv_adapter_reduction_factor", None)
-    names = [name for name in tensors.weights if name.startswith(tensors.invertible(""))]
-    if kind is None or (not names and tensors.old):
-        return {}  # old files of tasks name an invertible adapter that they do not have
-    raise ExchangeError(f"{flags.where}: inv_adapter = {kind!r:.40} ({reduction}) cannot be imported.")
+    kind, factor = flags.take("inv_adapter", None), flags.take("inv_adapter_reduction_factor", None)
+    has = any(name.startswith(tensors.invertible("")) for name in tensors.weights)
+    if kind is None or (not has and tensors.old):
+        return None  # old files of tasks name an invertible adapter that they do not have
+    if kind != "nice":
+        raise ExchangeError(f"{flags.where}: inv_adapter is {kind!r:.40}; only 'nice' can be imported.")
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, int | float)
+        or factor != int(factor)
+        or not 1 <= factor <= 4096
+    ):
+        raise ExchangeError(f"{flags.where}: inv_adapter_reduction_factor is {factor!r:.40}; expected a whole number.")
+    norm = tensors.modules.encoder.shape.norm("embedding.norm", OUTSIDE)
+    assert norm is not None
+    first = norm.width // 2
+    found = {}
+    for net, inputs, outputs in (("F", norm.width - first, first), ("G", first, norm.width - first)):
+        hidden = max(1, inputs // int(factor))
+        for layer, part, shape in ((0, "down", (hidden, inputs)), (2, "up", (outputs, hidden))):
+            name, own = tensors.invertible(f"{net}.{layer}."), f"{OUTSIDE}.embedding.output.{net.lower()}.{part}."
+            found[f"{own}weight"] = tensors.weights.take(f"{name}weight", shape)
+            found[f"{own}bias"] = tensors.weights.take(f"{name}bias", shape[:1])
+    return Invertible(int(factor), found)
 
 
-def _method(form: Form, own: tuple[Own, ...], tensors: HubTensors, invertible: dict[str, Tensor]) -> Method:
+def _method(form: Form, own: tuple[Own, ...], tensors: HubTensors) -> Method:
     """Return `Pfeiffer` if its form fits, else `Bottleneck`."""
     layers, options = layers_of(own, tensors.own), form.options
     sizes = tuple(size for _, size in sorted((layer, form.sizes[o.number]) for o in own for layer in o.layers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
 from intarsia.exchange.adapterhub_names import Own
-from intarsia.methods import Method
+from intarsia.methods import Method, Stack
 
 GATING = (
     "a gate is the mean over all tokens of the padded input, so its value depends on the padding and on the neighbours "
@@ -25,6 +25,15 @@ class HubPart:
     method: Method
     tensors: Mapping[str, Tensor]
     folded: tuple[str, ...] = ()
+
+
+def joined(parts: Sequence[HubPart]) -> HubPart:
+    """Return parts that act at different places as one: a stack."""
+    if len(parts) == 1:
+        return parts[0]
+    named = {f"{i}.{name}": tensor for i, part in enumerate(parts) for name, tensor in part.tensors.items()}
+    folded = tuple(dict.fromkeys(note for part in parts for note in part.folded))
+    return HubPart(Stack(*(part.method for part in parts)), named, folded)
 
 
 def not_left_out(flags: Flags, own: tuple[Own, ...]) -> tuple[Own, ...]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import adapters
-import adapters.composition as ac
 import torch
 import transformers
 from adapters import (
@@ -34,6 +33,7 @@ from adapters import (
     UniPELTConfig,
 )
 
+from tests.exchange.real.adapters_faults import loading, repaired
 from tests.exchange.real.protocol import OUTPUTS, base, enlivened, inputs, outputs_of, trained, write_case
 
 FAMILY_NAMES = ("bert", "roberta", "xlm-roberta", "electra", "deberta-v2", "distilbert", "albert", "modernbert")
@@ -159,16 +159,16 @@ def flexible(work: Path, family: str) -> Any:
     torch.manual_seed(1)
     if family == "modernbert":  # it has no model with flexible heads
         return plain(work, family, "ForSequenceClassification")
-    return adapters.AutoAdapterModel.from_pretrained(base(work, family))
+    return adapters.AutoAdapterModel.from_pretrained(base(work, family), **loading(family))
 
 
 def plain(work: Path, family: str, kind: str) -> Any:
     torch.manual_seed(1)
     auto = getattr(transformers, "AutoModel" + kind)
     options = {} if kind in ("", "ForQuestionAnswering") else {"num_labels": OUTPUTS}
-    model = auto.from_pretrained(base(work, family), **options)
+    model = auto.from_pretrained(base(work, family), **options, **loading(family))
     adapters.init(model)
-    return model
+    return repaired(model)
 
 
 def one_family(work: Path, family: str) -> None:
