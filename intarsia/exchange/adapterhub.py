@@ -84,8 +84,8 @@ def _faults(method: Method, modules: Modules) -> tuple[str, ...]:
     shape, notes = modules.encoder.shape, []
     if shape.family == "modernbert":
         notes.append(
-            "adapters gives ModernBERT's attention random biases at each start, which are in no file; here it has none, "
-            "so check the score (--check)"
+            "adapters gives ModernBERT's attention random biases at each start, which are in no file; here it has "
+            "none, so check the score (--check)"
         )
     if shape.family == "distilbert" and any(site == PREFIX for site, _ in method.places(shape)):
         notes.append(
