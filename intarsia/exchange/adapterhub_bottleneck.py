@@ -51,8 +51,6 @@ def read_bottleneck(flags: Flags, tensors: HubTensors) -> HubPart:
     form = _form(flags, own, tensors)
     parts = [_part(part, own, tensors, compacter) for part in _exchanged(form, tensors)]
     if invertible:
-        if "invertible" not in vars(type(parts[-1].method))["__dataclass_fields__"]:
-            raise ExchangeError(f"{flags.where}: inv_adapter: invertible adapters do not run in this version.")
         last = replace(parts[-1].method, invertible=True, invertible_reduction=invertible.reduction)  # type: ignore[type-var]
         parts[-1] = replace(parts[-1], method=last, tensors={**parts[-1].tensors, **invertible.tensors})
     for part in parts:

@@ -77,12 +77,9 @@ class Bottleneck(Method):
     base_norm_before: bool = False  # reads the base's frozen LN(h + x)
     residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to what it reads
     base_norm_after: bool = True  # the base adds x and applies its LN; False: the adapter's result is the sub-layer's
-<<<<<<< HEAD
     sum_before: bool = False  # reads h + x
-=======
     invertible: bool = False  # an invertible adapter at the embeddings, as MAD-X has for languages
     invertible_reduction: int = 2  # of its hidden units
->>>>>>> main
 
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
@@ -103,11 +100,7 @@ class Bottleneck(Method):
     training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
     newer: ClassVar[tuple[str, ...]] = (
         "sizes", "scaling", "learned_scaling", "dropout", "norm_before", "norm_after", "base_norm_before", "residual",
-<<<<<<< HEAD
-        "base_norm_after", "sum_before",
-=======
-        "base_norm_after", "invertible", "invertible_reduction",
->>>>>>> main
+        "base_norm_after", "sum_before", "invertible", "invertible_reduction",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
