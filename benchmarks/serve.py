@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_load import Load, arrivals, closed_loop, quantile, typical, zipf
+from serve_machine import memory_mb, memory_summary, others, sampled
 from texts import load_profile
 
 ROOT = Path(__file__).parents[1]
@@ -160,8 +161,9 @@ def throughput(given: argparse.Namespace, texts: Sequence[str]) -> Result:
                 closed_loop(port, system.path, asked, 32, WARM_SECONDS)
                 result[name] = {"tasks": system.tasks}
                 for clients in given.clients:
-                    load = closed_loop(port, system.path, asked, clients, given.seconds)
-                    result[name][str(clients)] = load.summary()
+                    with others(pid) as busy:
+                        load = closed_loop(port, system.path, asked, clients, given.seconds)
+                    result[name][str(clients)] = load.summary() | {"cores_of_other_programs": busy[0]}
                 result[name]["memory_mb"] = memory_mb(pid)
         except RuntimeError as error:
             result["missing"][name] = str(error)[-500:]
@@ -386,40 +388,6 @@ def memory(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     return {
         "load": load.summary(), "memory_mb": summary, "base_mb": base,
         "slot_and_host_limit_mb": round(2 * limit / 2**20), "under_the_limit": summary["largest"] <= allowed,
-    }  # fmt: skip
-
-
-@contextlib.contextmanager
-def sampled(pid: int, seconds: float = 1.0) -> Iterator[list[float]]:
-    """The resident memory of a process in MB, once a second."""
-    found: list[float] = [memory_mb(pid)]
-    end = threading.Event()
-
-    def sample() -> None:
-        while not end.wait(seconds):
-            found.append(memory_mb(pid))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield found
-    finally:
-        end.set()
-        thread.join()
-
-
-def memory_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return round(int(line.split()[1]) / 1024, 1)
-    return 0.0
-
-
-def memory_summary(found: Sequence[float]) -> Result:
-    half = len(found) // 2
-    return {
-        "first": found[0], "largest": max(found), "last": found[-1],
-        "largest_of_first_half": max(found[: half or 1]), "largest_of_second_half": max(found[half:]),
     }  # fmt: skip
 
 

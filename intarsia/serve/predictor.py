@@ -186,7 +186,7 @@ class Predictor:
         return out
 
     def _plan(self, requests: Sequence[Request], tasks: Mapping[str, Served]) -> list[list[int]]:
-        """Return the rows of each pass: within the token budget, and with as many tasks of a shape as its slots hold."""
+        """Return the rows of each pass: within the token budget, and and no more tasks of a shape than its slots."""
         assert self.limits.pass_tokens is not None
         kinds: dict[object, list[int]] = {}
         for task in tasks.values():
