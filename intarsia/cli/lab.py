@@ -112,9 +112,10 @@ def compare(
     from intarsia.cli.lab_progress import comparison_progress
     from intarsia.lab.compare import compare as run
     from intarsia.methods import parse
+    from intarsia.methods.expression import separated
     from intarsia.tasks.named import load_named
 
-    chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
+    chosen = {name: parse(name) for name in separated(methods, ",") if name}
     task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
