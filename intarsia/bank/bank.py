@@ -478,6 +478,60 @@ class Bank:
                 ]  # fmt: skip
         return []
 
+    def merge(
+        self,
+        name: str,
+        tasks: Mapping[str, float],
+        how: str = "linear",
+        *,
+        scale: float = 1.0,
+        density: float = 0.2,
+        drop: float = 0.9,
+        seed: int = 0,
+        rank: int | None = None,
+        head: str | None = None,
+        check: Any = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Merge the weights of tasks (name → weight, `tone` or `tone@2`) into a new task, without training.
+
+        `how`: `"linear"` (the weighted mean), `"arithmetic"` (`scale` times the sum, also with negative weights),
+        `"ties"` (keeps the share `density` of each), `"dare"` (drops entries with the probability `drop`, by `seed`);
+        for LoRA also `"concat"` (the exact sum) and `"svd"` (the sum, reduced to `rank`).
+
+        Heads with the same labels are merged likewise; else `head` names the task whose head is used, or `"none"`.
+        `check` is labelled data, whose score is stored. The merged inlay does not depend on the others.
+        """
+        from intarsia.bank import succession
+        from intarsia.bank.merging import merged
+
+        self.check_learning(name)
+        inlay = merged(
+            self.store, self.encoder, name, tasks, how, scale=scale, density=density, drop=drop, seed=seed, rank=rank,
+            head=head, check=check,
+        )  # fmt: skip
+        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
+
+    def move(
+        self,
+        name: str,
+        to: Bank | str | Path,
+        *,
+        check: Any = None,
+        version: int | None = None,
+        new_name: str | None = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Move a task to the bank of another base of the same shape, with the inlays on which it is built.
+
+        Return its entry there; the task also stays here. `check` is labelled data: the task is scored on both bases,
+        and both scores are stored. `new_name`: its name in the other bank.
+        """
+        from intarsia.bank.moving import move
+
+        target = to if isinstance(to, Bank) else Bank(to, device=self.device, precision=self.precision)
+        return move(self, target, name, version, check, new_name or name, serve_anyway=serve_anyway)
+
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
 

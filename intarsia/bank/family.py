@@ -87,20 +87,28 @@ def load_parents(store: Store, method: Method, encoder: Encoder, loaded: Loaded 
 
     held = shared_parents() if loaded is None else loaded
     found: dict[str, Learned] = {}
+    for part in parents(method):
+        _load(part, store, encoder, held, found)
+    return found
 
-    def load(part: Parent) -> Learned:
-        if part.digest not in found:
-            own = {above.digest: load(above) for above in parents(part.method)}
-            learned = held.get(part.digest)
-            if learned is None:
-                entry = store.find(part.digest)
-                if entry is None:
-                    raise missing(f"A method that is built on {part}", [str(part)])
-                learned = store.load(entry.name, entry.version).learned_on(encoder, own)
-            found[part.digest] = held[part.digest] = learned
-        return found[part.digest]
 
-    return {part.digest: load(part) for part in parents(method)}
+def _load(part: Parent, store: Store, encoder: Encoder, held: Loaded, found: dict[str, Learned]) -> None:
+    """Add a parent and those on which it is built to `found`, unless it has them."""
+    from intarsia.methods import parents
+
+    if part.digest in found:
+        return
+    above = parents(part.method)
+    for other in above:
+        _load(other, store, encoder, held, found)
+    learned = held.get(part.digest)
+    if learned is None:
+        entry = store.find(part.digest)
+        if entry is None:
+            raise missing(f"A method that is built on {part}", [str(part)])
+        own = {other.digest: found[other.digest] for other in above}
+        learned = store.load(entry.name, entry.version).learned_on(encoder, own)
+    found[part.digest] = held[part.digest] = learned
 
 
 def with_parents(store: Store, job: Job, encoder: Encoder) -> Job:

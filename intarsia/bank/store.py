@@ -218,12 +218,14 @@ class Store:
         return self._as_entries([r for r in self._catalog.look() if r.digest == digest and r.state == "ok"], None)
 
     @_explained
+    def mentioning(self, digests: Collection[str]) -> list[Entry]:
+        """Return all intact versions whose description has one of these digests."""
+        rows = self._catalog.look() if digests else []
+        return self._as_entries([r for r in rows if r.state == "ok" and any(d in r.header for d in digests)], None)
+
     def children(self, digests: Collection[str]) -> list[Entry]:
         """Return all versions that are built on an inlay with one of these digests."""
-        if not digests:
-            return []
-        rows = [row for row in self._catalog.look() if row.state == "ok" and any(d in row.header for d in digests)]
-        return [e for e in self._as_entries(rows, None) if not set(digests).isdisjoint(e.header.parents)]
+        return [e for e in self.mentioning(digests) if not set(digests).isdisjoint(e.header.parents)]
 
     @_explained
     def restore(self, name: str, version: int) -> Entry:

@@ -12,6 +12,7 @@ from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.bitfit import BitFit
 from intarsia.methods.method import (
     Category,
+    MergedAs,
     Method,
     Plain,
     Preset,
@@ -51,6 +52,7 @@ class LoRA(Method):
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     newer: ClassVar[tuple[str, ...]] = ("biases",)
     mergeable: ClassVar[bool] = True
+    merged_as: ClassVar[MergedAs] = "low rank"
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
