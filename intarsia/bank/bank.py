@@ -23,8 +23,7 @@ from intarsia.bank.store import Store
 from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Kind
-from intarsia.tasks.headless import check_answers
+from intarsia.tasks.examples import Kind, check_answers
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric

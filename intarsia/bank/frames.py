@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from intarsia.bank.family import task_and_version
 from intarsia.errors import DataError, IntarsiaError
-from intarsia.tasks.examples import Kind
+from intarsia.tasks.examples import Kind, check_answers
 from intarsia.tasks.frames import is_of, table_of_frame
-from intarsia.tasks.headless import check_answers
 from intarsia.tasks.requests import texts_of, texts_of_table
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from intarsia.tasks.heads import pool, pooler_instead
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.encoder.packed import Batch
 
 PROBES = ("A first text.", "Another text, of more words than the first one has.")
 
@@ -90,13 +91,23 @@ def inlay_of_adapter(name: str, adapter: Adapter, encoder: Encoder, training: Ma
     )
 
 
-@torch.no_grad()
 def check_first_answer(inlay: Inlay, encoder: Encoder) -> None:
     """Raise unless the first answers are finite numbers: finite weights can still overflow."""
-    learned = inlay.learned_on(encoder)
     if encoder.tokenizer is None:
         raise ExchangeError("the bank's base has no tokenizer, so the import cannot compute a first answer.")
     batch = pack(encoder.tokenize(PROBES, max_length=inlay.interface.max_length), encoder.device)
+    states, outputs = answers(inlay, encoder, batch)
+    if not (bool(states.isfinite().all()) and bool(outputs.isfinite().all())):
+        raise ExchangeError(
+            f"the first answers of {inlay.name!r} contain NaN or infinity, so nothing was imported. The adapter's "
+            "values are too large, or its scale is wrong."
+        )
+
+
+@torch.no_grad()
+def answers(inlay: Inlay, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the last states [N, d] of a batch through an inlay, and the head's logits (without a head the states)."""
+    learned = inlay.learned_on(encoder)
     method, tensors, shape = learned.method, learned.method_tensors, encoder.shape
     tensors = {name: tensor.to(encoder.device) for name, tensor in tensors.items()}
     weights: dict[str, Tensor] = {}
@@ -107,17 +118,12 @@ def check_first_answer(inlay: Inlay, encoder: Encoder) -> None:
         slots = {name: tensor[None] for name, tensor in tensors.items()}
         groups = [Group(method, method.places(shape), slots, 0, (0,), (batch.rows,))]
     states = encoder.forward(batch, groups, weights=weights)
-    outputs = states
-    if inlay.kind != HEADLESS:
-        rows = pool(states, batch, learned.head.pooling)
-        head = {name: tensor.to(encoder.device) for name, tensor in learned.head_tensors.items()}
-        pooler = pooler_instead(encoder, tensors, weights)
-        outputs = learned.head.logits(head, rows, encoder, pooler=pooler, weights=weights)
-    if not (bool(states.isfinite().all()) and bool(outputs.isfinite().all())):
-        raise ExchangeError(
-            f"the first answers of {inlay.name!r} contain NaN or infinity, so nothing was imported. The adapter's "
-            "values are too large, or its scale is wrong."
-        )
+    if inlay.kind == HEADLESS:
+        return states, states
+    rows = pool(states, batch, learned.head.pooling)
+    head = {name: tensor.to(encoder.device) for name, tensor in learned.head_tensors.items()}
+    pooler = pooler_instead(encoder, tensors, weights)
+    return states, learned.head.logits(head, rows, encoder, pooler=pooler, weights=weights)
 
 
 def _opened(source: str | Path, hub: bool, revision: str | None) -> tuple[Source, str | None]:

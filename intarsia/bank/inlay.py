@@ -60,6 +60,7 @@ class Inlay(Description):
         """
         from intarsia.bank.manifest import misfit
         from intarsia.methods import from_dict
+        from intarsia.tasks.heads import Hidden
         from intarsia.tasks.learned import Learned
 
         difference = misfit(dict(self.encoder), encoder.description)
@@ -68,7 +69,7 @@ class Inlay(Description):
         self.check()
         try:
             task_kind = self.interface.task_kind
-            head = task_kind.head(self.head["pooling"])
+            head = task_kind.head(self.head["pooling"], Hidden.of(self.head))
             learned = Learned(method or from_dict(self.method), head, task_kind, self.tensors, parents or {})
             learned.check(encoder.shape)
         except IntarsiaError as error:

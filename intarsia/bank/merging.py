@@ -132,7 +132,8 @@ def _head(
 def _asks(source: _Source) -> Any:
     """Return what the heads of two inlays must agree in."""
     inlay = source.inlay
-    return inlay.kind, inlay.labels, inlay.head["pooling"], bool(inlay.data.get("pairs"))
+    head = {key: value for key, value in inlay.head.items() if key not in TUNED}
+    return inlay.kind, inlay.labels, head, bool(inlay.data.get("pairs"))
 
 
 def _inlay(

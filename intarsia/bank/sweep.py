@@ -144,7 +144,7 @@ class SweepResults:
         state = State(**json.loads(metadata["state"]))
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors, job.parents)
+        learned = Learned(job.method, task_kind.head(job.pooling, job.hidden), task_kind, tensors, job.parents)
         return Trained(learned, metric, state, left_out=int(metadata.get("left_out", 0)))
 
     def _result_file(self, key: str) -> Path:

@@ -84,6 +84,11 @@ class Composite(Method):
                     f"{kind} cannot have the part {own.name}: it reads stored states of the plain base, so nothing "
                     "can act before it. Use another method."
                 )
+            if own is not None and own.position_offset:
+                raise IntarsiaError(
+                    f"{kind} cannot have the part {own.name} with offset={own.position_offset}: it moves the positions "
+                    "of the text, and the other parts were learned at their own positions. Use offset=0."
+                )
             if own is not None and own.touches_rows:
                 raise IntarsiaError(
                     f"{kind} cannot have the part {own.name} with these options: it changes the input of the head, "

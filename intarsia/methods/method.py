@@ -77,6 +77,12 @@ class Method:
         return False
 
     @property
+    def position_offset(self) -> int:
+        """The number added to the positions of the method's own tokens. Where it is not 0, passes are not recorded,
+        and the method acts in the embeddings."""
+        return 0
+
+    @property
     def wants(self) -> tuple[str, ...]:
         """The additional states that the method reads from `SiteView`: "sublayer_input", "layer_input"."""
         return ()
@@ -280,6 +286,8 @@ def lowest(method: Method, shape: Shape) -> int:
 
     The result is 0 if the method acts in the embeddings, and the top layer if it acts only after the layers.
     """
+    if method.position_offset:
+        return 0
     layers = [shape.layers - 1]
     for site, layer in method.places(shape):
         if site != "final.norm":

@@ -18,8 +18,7 @@ from intarsia.errors import IntarsiaError, PassFailed
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.prediction import Prediction
 from intarsia.serve.served import Served
-from intarsia.tasks.examples import Example
-from intarsia.tasks.headless import check_answers
+from intarsia.tasks.examples import Example, check_answers
 from intarsia.tasks.inputs import Inputs
 
 NOT_FINITE = (

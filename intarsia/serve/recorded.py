@@ -47,6 +47,7 @@ def can_record(encoder: Encoder, learned: Learned | None, *, interpreted: bool =
     return (
         type(head) is Head
         and head.pooling in POOLINGS
+        and head.hidden is None
         and head.outputs <= OUTPUTS
         and not method.changes_base
         and not method.touches_rows

@@ -20,7 +20,7 @@ from intarsia.encoder import rowwise
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.spec import Spec
-from intarsia.tasks.heads import STD, Head, Pooling
+from intarsia.tasks.heads import STD, Head, Pooling, norm_eps
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -66,7 +66,7 @@ class WordHead(Head):
             rows = own(rows)
         rows = rows.to(tensors["dense.weight"].dtype)
         rows = _activation(encoder.model.config)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
-        rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], _eps(encoder))
+        rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], norm_eps(encoder))
         name = encoder.shape.words.name
         words = (weights or {}).get(name, encoder.weights[name])
         return rowwise.linear(rows.to(words.dtype), words, None).to(rows.dtype) + tensors["output.bias"]
@@ -82,9 +82,3 @@ def _activation(config: Any) -> Callable[[Tensor], Tensor]:
     names = ("hidden_act", "activation", "classifier_activation")  # the last is ModernBERT's
     activation: Callable[[Tensor], Tensor] = ACT2FN[next(getattr(config, n) for n in names if hasattr(config, n))]
     return activation
-
-
-def _eps(encoder: Encoder) -> float:
-    """The epsilon of the base's LayerNorm."""
-    config = encoder.model.config
-    return float(getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12)))

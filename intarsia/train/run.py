@@ -54,6 +54,12 @@ def check_job(job: Job, shape: Shape) -> None:
     """Raise if the method, the task kind and the settings of a job do not fit together on this base."""
     data, task_kind = job.data, kind_for(job.data)
     job.method.check(shape)
+    room = shape.positions - job.method.position_offset
+    if job.method.position_offset and job.settings.max_length > room:
+        raise IntarsiaError(
+            f"max_length {job.settings.max_length} is too long: this base has {shape.positions} positions, and the "
+            f"texts begin at position {job.method.position_offset}. Use max_length={room} or less."
+        )
     if task_kind.reads_tokens and job.method.cached:
         raise IntarsiaError(
             f"the method {job.method.name} learns from one vector per text, but the task kind {data.kind!r} needs one "
@@ -105,7 +111,7 @@ class Run:
         check_job(job, shape)
         encoder.check_trains()
         self.task_kind = kind_for(data)
-        self.head = self.task_kind.head(job.pooling)
+        self.head = self.task_kind.head(job.pooling, job.hidden)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from intarsia.encoder.sites import LINEAR_SITES
-from intarsia.methods import PRESETS, DoRA, LoRA, Method, parse
+from intarsia.methods import PRESETS, DoRA, LoRA, Method, Prefix, parse
 
 SIZES = {"pal": "8", "top": "1"}  # where neither 5 nor a share of 2 % will do
 OPTIONS = {"pal": ["heads=4"]}
@@ -26,5 +26,6 @@ SMALL: dict[str, Method] = {name: _small(name) for name, preset in PRESETS.items
 FORMS: dict[str, Method] = {
     "lora-biases": LoRA(4, targets=("query", "ffn.up"), biases="targets"),
     "lora-all-biases": LoRA(4, layers=(0, 2), biases="all"),
+    "prefix-offset": Prefix(4, offset=4),
     "dora-all-biases": DoRA(4, targets=("key", "ffn.down"), biases="all"),
 }
