@@ -113,7 +113,7 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     `text` is a name, with an optional size after a dash (`houlsby-64`, `lt-sft-0.5%`) and options after spaces; or a
     composition of methods and of tasks of a bank: `stack(medical, pfeiffer-48)`. `options` are `KEY=VALUE`.
     """
-    found = read(text)
+    found = read(text) if text.strip() else Expression(text)
     options = [*found.options, *options]
     return _simple(found.name, options) if found.parts is None else _composed(found, options)
 
