@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from intarsia.bank.entry import Entry
@@ -142,8 +142,9 @@ def swapped_parents(store: Store, name: str, header: Description, given: Mapping
     `given` maps names of its parents (`medical`, `medical@2`) to names of tasks in the bank.
     """
     from intarsia.methods import from_dict
+    from intarsia.methods.compose import direct_parents
 
-    own = own_parents(from_dict(header.method))
+    own = dict.fromkeys(direct_parents(from_dict(header.method)))
     if not own:
         raise IntarsiaError(
             f"{name!r} is not built on other inlays, so there is nothing to swap. A task that is learned with "
@@ -160,17 +161,6 @@ def swapped_parents(store: Store, name: str, header: Description, given: Mapping
             )
         found.update(dict.fromkeys((part.digest for part in matching), parent_named(store, new)))
     return found
-
-
-def own_parents(method: Any) -> list[Parent]:
-    """Return the frozen inlays among a method's own parts, each once, without those on which they are built."""
-    from intarsia.methods import Parent
-    from intarsia.methods.compose import inner
-
-    found: list[Parent] = []
-    for part in inner(method):
-        found += [part] if isinstance(part, Parent) else own_parents(part)
-    return list({part.digest: part for part in found}.values())
 
 
 def check_parents(store: Store, inlay: Description, version: int | None = None) -> None:

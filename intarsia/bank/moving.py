@@ -27,6 +27,7 @@ from intarsia.encoder.spec import Spec
 from intarsia.errors import IntarsiaError, IntarsiaWarning, Refused
 from intarsia.methods import Method, Parent, from_dict, swap, to_dict
 from intarsia.methods import parents as parents_of
+from intarsia.methods.compose import direct_parents
 from intarsia.methods.sparse import split
 from intarsia.tasks.learned import HEAD, METHOD, Learned
 
@@ -51,7 +52,7 @@ def move(
     old, new = source.encoder, target.encoder
     _check_bases(old, new)
     learned = family.learned_on(source.store, inlay, old)
-    others = {part.digest: _moved_parent(source, target, part) for part in family.own_parents(learned.method)}
+    others = {part.digest: _moved_parent(source, target, part) for part in direct_parents(learned.method)}
     made, on_new = _moved(inlay, entry.version, learned, swap(learned.method, others), old, target)
     if check is not None:
         before, after = score_of(inlay, learned, old, check), score_of(made, on_new, new, check)
@@ -75,7 +76,7 @@ def _moved_parent(source: Bank, target: Bank, part: Parent) -> Parent:
             raise family.missing(f"A method that is built on {part}", [str(part)])
         inlay = source.store.load(found.name, found.version)
         learned = family.learned_on(source.store, inlay, source.encoder)
-        others = {above.digest: _moved_parent(source, target, above) for above in family.own_parents(learned.method)}
+        others = {above.digest: _moved_parent(source, target, above) for above in direct_parents(learned.method)}
         made, _ = _moved(inlay, found.version, learned, swap(learned.method, others), source.encoder, target)
         serve = not target.store.has(made.name)
         there = target.store.add(made, encoder=target.encoder, serve=serve)
