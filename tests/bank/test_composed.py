@@ -12,11 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 import intarsia
-from intarsia import Bottleneck, Fuse, LoRA, Parallel, Pfeiffer, Stack
+from intarsia import Bottleneck, Fuse, Parallel, Pfeiffer, Stack
 from intarsia.bank.bank import Bank
 from intarsia.cli import app
 from intarsia.errors import IntarsiaError, MissingParent
 from intarsia.methods import from_dict
+from intarsia.serve.ask import Ask
 from intarsia.train.grid import Grid
 from tests.bank.test_families import add
 from tests.support.families import opinions, save_tiny
@@ -109,7 +110,7 @@ def test_a_sweep_tries_compositions(bank: Bank) -> None:
 
 
 def test_compositions_nest_over_tasks_of_the_bank(bank: Bank) -> None:
-    bank.learn("deep", opinions(40), Fuse("triage", Stack("legal", LoRA(2)), "plain"), **{**QUICK, "epochs": 1})
+    bank.learn("deep", opinions(40), Fuse("triage", Stack("legal", Pfeiffer(2)), "plain"), **{**QUICK, "epochs": 1})
     digests = {name: bank.show(name).header.digest for name in ("triage", "medical", "legal", "plain")}
     assert set(bank.show("deep").header.parents) == set(digests.values())
     assert len(bank.predict("deep", TEXTS)) == 4
@@ -127,7 +128,7 @@ def test_a_lost_parent_is_reported_at_once_also_by_a_bank_that_has_answered(bank
         own.predict("triage", TEXTS)
     assert len(own.predict("plain", TEXTS)) == 4
     assert len(own.predict("triage", TEXTS, swap={"medical": "legal"})) == 4, "the lost parent is not needed"
-    answers = own.engine.answer([intarsia.serve.ask.Ask(name, "good") for name in ("triage", "plain")])  # type: ignore[attr-defined]
+    answers = own.engine.answer([Ask(name, "good") for name in ("triage", "plain")])
     assert [answer.error is None for answer in answers] == [False, True]
     bank.copy("medical", own)
     assert len(own.predict("triage", TEXTS)) == 4
