@@ -526,10 +526,14 @@ class Bank:
         Return its entry there; the task also stays here. `check` is labelled data: the task is scored on both bases,
         and both scores are stored. `new_name`: its name in the other bank.
         """
-        from intarsia.bank.moving import move
+        from intarsia.bank.moving import Side, check_rows, move
 
+        entry = self.store.entry(name, version)
+        check_rows(entry, check)
         target = to if isinstance(to, Bank) else Bank(to, device=self.device, precision=self.precision)
-        return move(self, target, name, version, check, new_name or name, serve_anyway=serve_anyway)
+        target.check_learning(new_name or name)
+        sides = Side(self.store, self.encoder), Side(target.store, target.encoder)
+        return move(*sides, entry, check, new_name or name, serve_anyway=serve_anyway)
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from intarsia.bank.entry import Entry
@@ -14,13 +14,23 @@ from intarsia.errors import IntarsiaError, MissingParent, Refused, UnknownTask, 
 if TYPE_CHECKING:
     from intarsia.bank.description import Description
     from intarsia.bank.inlay import Inlay
-    from intarsia.bank.store import Store
     from intarsia.encoder.encoder import Encoder
     from intarsia.methods import Method, Parent
     from intarsia.tasks.learned import Learned
     from intarsia.train.job import Job
 
 LISTED = 5
+
+
+class Store(Protocol):
+    """What these functions need of a bank's folder."""
+
+    def entry(self, name: str, version: int | None = None) -> Entry: ...
+    def load(self, name: str, version: int | None = None) -> Inlay: ...
+    def find(self, digest: str) -> Entry | None: ...
+    def copies(self, digest: str) -> list[Entry]: ...
+    def children(self, digests: Collection[str]) -> list[Entry]: ...
+
 
 Loaded = MutableMapping[str, "Learned"]  # parents by digest; see `shared_parents`
 

@@ -10,7 +10,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -31,24 +31,28 @@ from intarsia.methods.compose import direct_parents
 from intarsia.methods.sparse import split
 from intarsia.tasks.learned import HEAD, METHOD, Learned
 
-if TYPE_CHECKING:
-    from intarsia.bank.bank import Bank
+
+class Side(NamedTuple):
+    """A bank's folder, and its base."""
+
+    store: Store
+    encoder: Encoder
 
 
-def move(
-    source: Bank, target: Bank, name: str, version: int | None, check: Any, new_name: str, *, serve_anyway: bool
-) -> Entry:
-    """Move a task, with the inlays on which it is built, and return its entry in the target."""
-    entry = source.store.entry(name, version)
-    inlay = source.store.load(entry.name, entry.version)
-    if inlay.kind != "none" and check is None:
+def check_rows(entry: Entry, check: Any) -> None:
+    """Raise unless there are labelled rows for a task with a head, and none for one without."""
+    if entry.header.kind != "none" and check is None:
         raise IntarsiaError(
-            f"a moved inlay is scored on the new base before it is kept: give labelled rows of {name!r} (check=, "
+            f"a moved inlay is scored on the new base before it is kept: give labelled rows of {entry.name!r} (check=, "
             "--check ROWS)."
         )
-    if inlay.kind == "none" and check is not None:
-        raise IntarsiaError(f"{name!r} has no head, so it gives no answers to score. Leave out check.")
-    target.check_learning(new_name)
+    if entry.header.kind == "none" and check is not None:
+        raise IntarsiaError(f"{entry.name!r} has no head, so it gives no answers to score. Leave out check.")
+
+
+def move(source: Side, target: Side, entry: Entry, check: Any, new_name: str, *, serve_anyway: bool) -> Entry:
+    """Move a task, with the inlays on which it is built, and return its entry in the target."""
+    inlay = source.store.load(entry.name, entry.version)
     old, new = source.encoder, target.encoder
     _check_bases(old, new)
     learned = family.learned_on(source.store, inlay, old)
@@ -67,7 +71,7 @@ def move(
     return succession.add(target.store, made, encoder=new, serve_anyway=serve_anyway)
 
 
-def _moved_parent(source: Bank, target: Bank, part: Parent) -> Parent:
+def _moved_parent(source: Side, target: Side, part: Parent) -> Parent:
     """Return a parent on the target's base: the one that was moved before, or a new one."""
     there = _moved_before(target.store, part.digest)
     if there is None:
@@ -90,7 +94,7 @@ def _moved_before(store: Store, digest: str) -> Entry | None:
 
 
 def _moved(
-    inlay: Inlay, version: int, learned: Learned, method: Method, old: Encoder, target: Bank
+    inlay: Inlay, version: int, learned: Learned, method: Method, old: Encoder, target: Side
 ) -> tuple[Inlay, Learned]:
     """Return an inlay on the target's base, with `method` in the place of its own, which has the old parents."""
     new = target.encoder
