@@ -231,6 +231,10 @@ class Composite(Method):
         weights = {weight.name: weight for part in self.methods for weight in part.trained(shape)}
         return list(weights.values())
 
+    def own_places(self, shape: Shape) -> Sequence[tuple[str, int]]:
+        """Return the (site, layer) pairs where tensors of the composition itself act."""
+        return ()
+
     def own_tensors(self, shape: Shape) -> dict[str, Spec]:
         """Return the tensors that belong to the composition itself, by name."""
         return {}

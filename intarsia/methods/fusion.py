@@ -65,12 +65,12 @@ class Fuse(Composite):
                     "attention over the parts is defined at the outputs of sub-layers and layers. Use adapters as "
                     "parts, or Average."
                 )
-        if not self.sites(shape):
+        if not self.own_places(shape):
             raise IntarsiaError(
                 "Fuse has nothing to attend to: no part acts on the output of a sub-layer or a layer. Use adapters."
             )
 
-    def sites(self, shape: Shape) -> list[tuple[str, int]]:
+    def own_places(self, shape: Shape) -> list[tuple[str, int]]:
         """Return the (site, layer) pairs with attention, in the order of the layers."""
         fused = {p for part in self.methods for p in own_method(part).places(shape) if p[0] in OUTPUT_SITES}
         return sorted(fused, key=lambda place: (place[1], place[0]))
@@ -78,7 +78,7 @@ class Fuse(Composite):
     def own_tensors(self, shape: Shape) -> dict[str, Spec]:
         d = shape.width
         specs: dict[str, Spec] = {}
-        for site, layer in self.sites(shape):
+        for site, layer in self.own_places(shape):
             name = f"fusion.{layer}.{site}"
             for which in ("query", "key"):
                 specs[f"{name}.{which}.weight"] = Spec((d, d), "normal", STD, decay=True)
@@ -91,7 +91,7 @@ class Fuse(Composite):
 
     def own_count(self, shape: Shape) -> int:
         d = shape.width
-        return len(self.sites(shape)) * ((2 if self.static else 3) * d * d + 2 * d)
+        return len(self.own_places(shape)) * ((2 if self.static else 3) * d * d + 2 * d)
 
     @property
     def reads_beside(self) -> bool:
@@ -137,7 +137,7 @@ class Fuse(Composite):
         if self.static or not self.penalty_weight:
             return None
         total = None
-        for site, layer in self.sites(shape):
+        for site, layer in self.own_places(shape):
             value = tensors[f"fusion.{layer}.{site}.value.weight"]
             distance = (value - torch.eye(shape.width, device=value.device, dtype=value.dtype)).square().sum()
             total = distance if total is None else total + distance

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -81,11 +82,13 @@ class Engine:
             self._refuse_if_full(0)
         prepared = self._prepared(call.asks, truncate)
         tokens = prepared.tokens
-        rows = [
-            Row(call, group, i, segment, len(segment.ids), group.key)
+        placed = [
+            (group.place(i), Row(call, group, i, segment, len(segment.ids), group.key))
             for group in prepared.groups
             for i, segment in enumerate(group.inputs.segments)
         ]
+        # In the order of the asks, so that the rows of one text are in one pass, in which they share layers.
+        rows = [row for _, row in sorted(placed, key=itemgetter(0))]
         for group in prepared.groups:
             group.outputs = [None] * len(group.inputs.segments)
         with self._wake:

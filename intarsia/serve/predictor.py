@@ -32,6 +32,7 @@ from intarsia.serve.limits import Limits
 from intarsia.serve.recorded import RecordedSlots, can_record
 from intarsia.serve.resident import Resident, Residents, ServingSlots
 from intarsia.serve.served import Served
+from intarsia.serve.shared_trunk import shared_trunk
 from intarsia.serve.staged import Staged, stage
 from intarsia.tasks.heads import pool, pooler_instead
 from intarsia.tasks.learned import Learned
@@ -210,11 +211,12 @@ class Predictor:
         positions = _positions(held)
         order = sorted(range(len(rows)), key=lambda row: positions[rows[row].key])
         batch = pack([rows[row].segment for row in order], self.encoder.device)
-        # One run of consecutive rows for each task.
-        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: rows[order[i]].key)]
-        residents = [held.get(rows[order[run[0]]].key or "") for run in runs]
+        keys = [rows[row].key for row in order]
+        runs = _runs(keys)
+        residents = [held.get(keys[run[0]] or "") for run in runs]
         weights = residents[0].weights if residents[0] is not None else {}
-        states = self.encoder.forward(batch, self._groups(runs, residents), weights=weights)
+        above = None if weights else self._shared([rows[row].segment for row in order], keys, held)
+        states = self.encoder.forward(batch, self._groups(runs, residents), weights=weights, above=above)
         wanted = {"mean" if r is None else r.learned.head.pooling for r in residents}
         wanted |= {vector_pooling(held.get(row.key or "")) for row in rows if row.embed}
         pooled = {pooling: pool(states, batch, pooling) for pooling in sorted(wanted)}
@@ -234,6 +236,22 @@ class Predictor:
                 if not rows[order[i]].embed:
                     out[order[i]] = output
         return out
+
+    def _shared(
+        self, segments: Sequence[Segment], keys: Sequence[str | None], held: Mapping[str, Resident]
+    ) -> tuple[int, Tensor] | None:
+        """Compute the layers that rows of one text share; return the layer above them and the states [N, d] that enter
+        it. None: no rows share any."""
+        methods = {key: held[key].learned.method if key is not None else None for key in keys}
+        shared = shared_trunk(segments, keys, methods, self.encoder.shape)
+        if shared is None:
+            return None
+        batch = pack([segments[row] for row in shared.rows], self.encoder.device)
+        below = [keys[row] for row in shared.rows]
+        runs = _runs(below)
+        groups = self._groups(runs, [held.get(below[run[0]] or "") for run in runs])
+        states = self.encoder.states_below(batch, shared.layer, groups)
+        return shared.layer, shared.expanded(states, batch)
 
     def _groups(self, runs: Sequence[Sequence[int]], residents: Sequence[Resident | None]) -> list[Group]:
         """Return one group for each method shape, with the runs of rows of its tasks."""
@@ -263,6 +281,11 @@ class Predictor:
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
         )
+
+
+def _runs(keys: Sequence[str | None]) -> list[list[int]]:
+    """Return one run of consecutive rows for each task."""
+    return [list(run) for _, run in groupby(range(len(keys)), key=lambda row: keys[row])]
 
 
 def predictions(resident: Resident, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
