@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -114,7 +113,7 @@ def export(
             check_folder(folder, force, keep)
             _place(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_folder(temporary)
     head = None if made.classifier else "head.safetensors"
     return Exported(inlay.name, version, folder, made.name, head, difference, probes, size)
 
@@ -291,7 +290,7 @@ def _place(temporary: Path, folder: Path) -> None:
                 raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
     if old:
-        shutil.rmtree(old, ignore_errors=True)
+        files.remove_folder(old)
     with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
         files.sync_folder(folder.parent)
 

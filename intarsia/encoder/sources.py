@@ -144,8 +144,25 @@ def read_tokenizer(source: str, folder: Path | None) -> Any:
 
     cached_only = folder is None and offline()
     with _explained(source, folder):
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             str(folder or source), local_files_only=cached_only, trust_remote_code=False
+        )
+    _check_tokenizer(tokenizer, source)
+    return tokenizer
+
+
+def _check_tokenizer(tokenizer: Any, where: str) -> None:
+    """Raise if tokenizer_config.json has an option that `transformers` passes on and that no tokenizer can have."""
+    longest, sides = tokenizer.model_max_length, ("left", "right")
+    wrong: dict[str, tuple[Any, str]] = {}
+    if type(longest) not in (int, float) or not longest >= 1:  # a float: the library's own "no limit"
+        wrong["model_max_length"] = (longest, "a number of at least 1")
+    if (side := getattr(tokenizer, "truncation_side", "right")) not in sides:
+        wrong["truncation_side"] = (side, "left or right")
+    for name, (value, expected) in wrong.items():
+        raise EncoderError(
+            f"the tokenizer of {where} is not usable: {name} is {value!r}; expected {expected}. Restore "
+            "tokenizer_config.json from the model's source."
         )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -90,7 +89,7 @@ class JobBoard:
                 job = Job.read(folder)
             except (OSError, KeyError, msgspec.MsgspecError):
                 if time.time() - folder.stat().st_mtime > files.STALE_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)  # it was never accepted
+                    files.remove_folder(folder)  # it was never accepted
                 continue
             self._jobs[job.info.id] = job
             if job.info.state not in ENDED:
@@ -122,7 +121,7 @@ class JobBoard:
             yield folder
         finally:
             if folder.name not in self._jobs:
-                shutil.rmtree(folder, ignore_errors=True)
+                files.remove_folder(folder)
 
     def add(self, folder: Path, task: str, options: dict[str, Any], rows: int | None) -> JobInfo:
         """Put a job whose data is in its folder into the queue."""
@@ -259,7 +258,7 @@ class JobBoard:
         ended = [other for other in self._jobs.values() if other.info.state in ENDED]
         for old in ended[: max(0, len(ended) - KEPT)]:
             del self._jobs[old.info.id]
-            shutil.rmtree(old.folder, ignore_errors=True)
+            files.remove_folder(old.folder)
 
     def _save(self, job: Job) -> None:
         """Store the state. With a full disk the state stays in memory, and the job starts again after a restart."""

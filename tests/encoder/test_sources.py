@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
     return Path(save_tiny(tmp_path / "model"))
 
 
-def edit(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
+def edit(folder: Path, name: str = "config.json", **changes: object) -> None:
+    path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
@@ -59,6 +59,16 @@ def edit(folder: Path, **changes: object) -> None:
 def test_absurd_configurations_are_refused(folder: Path, changes: dict[str, object], message: str) -> None:
     edit(folder, **changes)
     with pytest.raises(EncoderError, match=message):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize("wrong", ["x" * 3000, -1, None, True, [1], float("nan")])
+def test_an_absurd_length_of_a_tokenizer_is_refused(folder: Path, wrong: object) -> None:
+    edit(folder, "tokenizer_config.json", model_max_length=wrong)
+    if wrong is None:  # the library's own default: no limit
+        assert Encoder.load(folder).max_length > 1
+        return
+    with pytest.raises(EncoderError, match=r"model_max_length|could not be read"):
         Encoder.load(folder)
 
 
