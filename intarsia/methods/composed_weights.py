@@ -7,21 +7,30 @@ before. Whole weights W of a part count as the difference W - base.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods.full import whole_weights
-from intarsia.methods.method import Ending, Method, Phase, Tensors
+from intarsia.methods.method import Ending, Method, Phase, Spec, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
     from intarsia.encoder.shape import Shape
-    from intarsia.methods.compose import Composite
 
 
-def check(composition: Composite, shape: Shape) -> None:
+class Composition(Protocol):
+    """What these functions need of a composition."""
+
+    @property
+    def methods(self) -> tuple[Method, ...]: ...
+    def tensors(self, shape: Shape) -> dict[str, Spec]: ...
+    def own_tensors(self, shape: Shape) -> dict[str, Spec]: ...
+    def part_tensors(self, number: int, tensors: Tensors) -> Tensors: ...
+
+
+def check(composition: Composition, shape: Shape) -> None:
     """Raise if the parts that change the base cannot be trained together with the others."""
     number = _changing(composition, shape)
     if number is None:
@@ -36,7 +45,7 @@ def check(composition: Composite, shape: Shape) -> None:
         )
 
 
-def phases(composition: Composite, shape: Shape) -> tuple[Phase, ...]:
+def phases(composition: Composition, shape: Shape) -> tuple[Phase, ...]:
     """Return the phases of the part that trains weights of the base; else a single phase."""
     number = _changing(composition, shape)
     if number is None:
@@ -46,7 +55,7 @@ def phases(composition: Composite, shape: Shape) -> tuple[Phase, ...]:
 
 
 def weights(
-    composition: Composite,
+    composition: Composition,
     phase: str,
     shape: Shape,
     tensors: Tensors,
@@ -73,7 +82,7 @@ def weights(
 
 
 def end_phase(
-    composition: Composite, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors
+    composition: Composition, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors
 ) -> Ending:
     number = _changing(composition, shape)
     assert number is not None, "only parts that change weights of the base have several phases"
@@ -83,7 +92,7 @@ def end_phase(
     return Ending(kept, starts, ending.keep_head)
 
 
-def _changing(composition: Composite, shape: Shape) -> int | None:
+def _changing(composition: Composition, shape: Shape) -> int | None:
     """Return the number of the part that trains weights of the base, or None."""
     found = (i for i, part in enumerate(composition.methods) if part.changes_base and part.tensors(shape))
     return next(found, None)
