@@ -189,6 +189,15 @@ class Composite(Method):
     def reads_beside(self) -> bool:
         return all(own_method(part).reads_beside for part in self.methods)
 
+    @property
+    def inverts_words(self) -> bool:
+        return any(own_method(part).inverts_words for part in self.parts if isinstance(part, Method))
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        for number in reversed(range(len(self.methods))):  # the last that acted is undone first
+            rows = own_method(self.methods[number]).words(self.part_tensors(number, tensors), rows)
+        return rows
+
     def acting(self, view: SiteView) -> list[tuple[int, Method, SiteView]]:
         """Return the parts that act at the place of a view: their numbers, methods and views."""
         methods = enumerate(map(own_method, self.methods))
