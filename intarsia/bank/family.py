@@ -28,8 +28,7 @@ class Store(Protocol):
     def entry(self, name: str, version: int | None = None) -> Entry: ...
     def load(self, name: str, version: int | None = None) -> Inlay: ...
     def find(self, digest: str) -> Entry | None: ...
-    def copies(self, digest: str) -> list[Entry]: ...
-    def children(self, digests: Collection[str]) -> list[Entry]: ...
+    def mentioning(self, digests: Collection[str]) -> list[Entry]: ...
 
 
 Loaded = MutableMapping[str, "Learned"]  # parents by digest; see `shared_parents`
@@ -213,7 +212,8 @@ class Relatives:
 
 def relatives(store: Store, entry: Entry) -> Relatives:
     """Return the relatives of a version; those of a damaged file are not known."""
-    children = store.children([entry.header.digest]) if entry.state == "ok" else ()
+    digest = entry.header.digest if entry.state == "ok" else ""
+    children = [other for other in store.mentioning([digest]) if digest in other.header.parents] if digest else []
     return Relatives(parents_of(store, entry), tuple(children))
 
 
@@ -234,12 +234,12 @@ def unserved_parents(store: Store, served: Sequence[Entry]) -> list[Entry]:
 
 def check_removal(store: Store, entries: Sequence[Entry]) -> None:
     """Raise if an inlay that stays in the bank is built on one of these, and the bank has no other copy of it."""
+    lost = {entry.header.digest: f"{entry.name}@{entry.version}" for entry in entries if entry.state == "ok"}
     going = {(entry.name, entry.version) for entry in entries}
-    lost = {}
-    for entry in entries:
-        if entry.state == "ok" and going >= {(e.name, e.version) for e in store.copies(entry.header.digest)}:
-            lost[entry.header.digest] = f"{entry.name}@{entry.version}"
-    built = [child for child in store.children(lost) if (child.name, child.version) not in going]
+    stay = [entry for entry in store.mentioning(lost) if (entry.name, entry.version) not in going]
+    for copy in stay:  # a restored version has the digest of the older one
+        lost.pop(copy.header.digest, None)
+    built = [child for child in stay if not lost.keys().isdisjoint(child.header.parents)]
     if built:
         names = [f"{child.name} version {child.version}" for child in built]
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
