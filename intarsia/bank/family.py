@@ -82,9 +82,13 @@ def _sizes(name: str) -> list[str]:
 
 def resolved(store: Store, method: Method) -> Method:
     """Return the method with the bank's inlays in the place of the names of tasks."""
-    from intarsia.methods import resolve
+    from intarsia.bank.schema import MOST_PARENTS
+    from intarsia.methods import parents, resolve
 
-    return resolve(method, lambda name: parent_named(store, name))
+    found = resolve(method, lambda name: parent_named(store, name))
+    if (count := len(parents(found))) > MOST_PARENTS:
+        raise IntarsiaError(f"the method is built on {count} inlays; expected at most {MOST_PARENTS}.")
+    return found
 
 
 def load_parents(store: Store, method: Method, encoder: Encoder, loaded: Loaded | None = None) -> dict[str, Learned]:
