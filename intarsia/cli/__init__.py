@@ -26,6 +26,7 @@ for _commands in (
     "lab",
     "paper",
     "bank",
+    "weights",
     "exchange",
     "serve",
 ):  # the order of the help

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from intarsia.errors import check_choice
-from intarsia.methods.compose import Composite, Part
+from intarsia.encoder.sites import OUTPUT_SITES
+from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods.compose import Composite, Part, own_method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.shape import Shape
+    from intarsia.encoder.site_view import SiteView
+    from intarsia.methods.method import Tensors
 
 Residual = Literal["library", "paper"]
 
@@ -16,7 +24,8 @@ class Stack(Composite):
     """Parts that act one after another, the lowest first.
 
     With adapters B1 and B2 and `residual="library"`: o1 = h + B1(h), o2 = o1 + B2(o1), as in AdapterHub's library.
-    With "paper": o2 = h + B2(o1), as in the paper of MAD-X.
+    With "paper": o2 = h + B2(o1), as in the paper of MAD-X. At the linear layers of the base, the differences of all
+    parts add up in both forms.
     """
 
     parts: tuple[Part, ...]
@@ -25,7 +34,52 @@ class Stack(Composite):
     name: ClassVar[str] = "stack"
     paper: ClassVar[str] = "Pfeiffer et al. 2020"
     trains: ClassVar[str] = "what its parts train"
+    inverts: ClassVar[bool] = True
 
     def __init__(self, *parts: Part, residual: Residual = "library") -> None:
         check_choice("residual", residual, ("library", "paper"))
         self._init(parts, residual=residual)
+
+    def check(self, shape: Shape) -> None:
+        super().check(shape)
+        if self.residual == "library":
+            return
+        below: set[tuple[str, int]] = set()
+        for method in map(own_method, self.methods):
+            outputs = {place for place in method.places(shape) if place[0] in OUTPUT_SITES}
+            if method.reads_beside and outputs & below:
+                raise IntarsiaError(
+                    f"Stack with residual='paper' cannot have {method.name} with these options above another part: it "
+                    "does not read the output of that part, so that part would have no effect. Use "
+                    "residual='library'."
+                )
+            below |= outputs
+
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        if self._keeps_h(view):
+            return h + self.change(view, h)
+        out = h
+        for _, method, part in self.acting(view):
+            out = method.output(part, out)
+        return out
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        out, total = h, None
+        for _, method, part in self.acting(view):
+            change = method.change(part, out)
+            total = change if total is None or self._keeps_h(view) else total + change
+            out = h + total
+        assert total is not None, "a composition acts where one of its parts acts"
+        return total
+
+    @property
+    def inverts_words(self) -> bool:
+        return any(own_method(part).inverts_words for part in self.methods)
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        for number in reversed(range(len(self.methods))):  # the topmost part acted last
+            rows = own_method(self.methods[number]).words(self.part_tensors(number, tensors), rows)
+        return rows
+
+    def _keeps_h(self, view: SiteView) -> bool:
+        return self.residual == "paper" and view.site in OUTPUT_SITES
