@@ -213,11 +213,15 @@ class Relatives:
 
 def relatives(store: Store, entry: Entry) -> Relatives:
     """Return the relatives of a version; those of a damaged file are not known."""
+    children = store.children([entry.header.digest]) if entry.state == "ok" else ()
+    return Relatives(parents_of(store, entry), tuple(children))
+
+
+def parents_of(store: Store, entry: Entry) -> dict[str, Entry | None]:
+    """Return the inlays on which a version is built, by name and version; None: the bank has lost it."""
     if entry.state != "ok":
-        return Relatives({}, ())
-    header = entry.header
-    parents = {_named(header, digest): store.find(digest) for digest in header.parents}
-    return Relatives(parents, tuple(store.children([header.digest])))
+        return {}
+    return {_named(entry.header, digest): store.find(digest) for digest in entry.header.parents}
 
 
 def unserved_parents(store: Store, served: Sequence[Entry]) -> list[Entry]:

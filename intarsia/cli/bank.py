@@ -66,10 +66,14 @@ def remove(
 
     An inlay on which others are built stays, unless `--force` is given.
     """
+    from intarsia.bank.family import check_removal
     from intarsia.cli import console
 
     opened = existing_bank(bank)
-    count = len(opened.versions(name)) if version is None else 1
+    entries = opened.versions(name) if version is None else [opened.show(name, version)]
+    if not force:
+        check_removal(opened.store, entries)  # before the question
+    count = len(entries)
     target = (
         f"task {name} with its {count} version{'s' * (count > 1)}"
         if version is None

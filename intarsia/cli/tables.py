@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from intarsia.bank.family import parents_of
 from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
@@ -62,7 +63,7 @@ def tasks_dict(bank: Bank) -> dict[str, Any]:
 
 def _lost(bank: Bank, entry: Entry) -> dict[str, list[str]]:
     """Return the parents that an inlay has lost, if it has lost any."""
-    lost = bank.relatives(entry.name).lost if entry.state == "ok" and entry.header.parents else []
+    lost = [name for name, found in parents_of(bank.store, entry).items() if found is None]
     return {"lost_parents": lost} if lost else {}
 
 

@@ -82,18 +82,27 @@ def test_the_other_sums() -> None:
     assert torch.equal(dropped[1], again[1])
 
 
+def summed(*names: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the factors of the concatenation of peft's adapters, and the plain sum of their products."""
+    given = [PEFT["lora"]["adapters"][name] for name in names]
+    pairs = [(torch.tensor(g["b"]), torch.tensor(g["a"])) for g in given]
+    scales = [w * g["alpha"] / len(g["a"]) for w, g in zip(PEFT["lora"]["weights"], given, strict=True)]
+    total = sum((s * b @ a for s, (b, a) in zip(scales, pairs, strict=True)), torch.zeros(()))
+    return *concatenated(pairs, scales), total
+
+
 def test_products_are_those_of_peft() -> None:
-    given, weights = PEFT["lora"]["adapters"], PEFT["lora"]["weights"]
-    pairs = [(torch.tensor(g["b"]), torch.tensor(g["a"])) for g in given.values()]
-    scales = [w * g["alpha"] / len(g["a"]) for w, g in zip(weights, given.values(), strict=True)]
-    b, a = concatenated(pairs, scales)
-    total = sum(s * b @ a for s, (b, a) in zip(scales, pairs, strict=True))
-    assert torch.allclose(b @ a, total, atol=1e-5)  # type: ignore[arg-type]
+    b, a, total = summed("one", "two")
+    assert torch.allclose(b @ a, total, atol=1e-5)
     assert torch.allclose(b @ a, torch.tensor(PEFT["lora"]["delta"]["cat"]), atol=1e-5)
-    b, a = factors_of(total, PEFT["lora"]["svd_rank"])  # type: ignore[arg-type]
+    b, a = factors_of(total, PEFT["lora"]["svd_rank"])
     assert torch.allclose(b @ a, torch.tensor(PEFT["lora"]["delta"]["svd"]), atol=1e-5)
-    b, a = factors_of(total, 9)  # type: ignore[arg-type]  # a rank above that of the matrix
-    assert b.shape == (5, 9) and torch.allclose(b @ a, total, atol=1e-5)  # type: ignore[arg-type]
+    b, a, linear = summed("one", "three")
+    theirs = torch.tensor(PEFT["lora"]["delta"]["linear"])  # adds A and B, each by roots of the weights
+    assert torch.allclose(b @ a, linear, atol=1e-5)
+    assert (theirs - linear).norm() > 0.3 * linear.norm(), "peft's linear is not the sum of the differences"
+    b, a = factors_of(total, 9)  # a rank above that of the matrix
+    assert b.shape == (5, 9) and torch.allclose(b @ a, total, atol=1e-5)
 
 
 def delta(method: LoRA, tensors: Any, name: str = "1.query") -> Tensor:
