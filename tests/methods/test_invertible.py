@@ -13,6 +13,7 @@ from torch import Tensor
 
 import intarsia
 from intarsia import Average, Fuse, LoRA, Split, Stack
+from intarsia.bank import family
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.owners import Owners
 from intarsia.encoder.packed import Segment, pack
@@ -192,7 +193,7 @@ def test_words_are_learned_over_an_invertible_inlay_and_both_inverses_apply(tmp_
     domain = Stack("language", Bottleneck(3, norms=False, invertible=True, activation="tanh"))
     bank.learn("domain", str(tmp_path / "texts.txt"), domain, **options)
     assert bank.store.load("language").digest == before
-    learned = bank.store.load("domain").learned_on(bank.encoder)
+    learned = family.learned_on(bank.store, bank.store.load("domain"), bank.encoder)
     assert learned.method.inverts_words and not Stack(Pfeiffer(3), LoRA(2)).inverts_words
     (answer,) = bank.predict("domain", ["red [MASK] blue green"])
     encoder, method = bank.encoder, learned.method
@@ -206,25 +207,15 @@ def test_words_are_learned_over_an_invertible_inlay_and_both_inverses_apply(tmp_
         view = SiteView(*invertible.PLACE, slots, Owners((0,), (6,)))
         forward_both = invertible.forward(view, forward_both, activation)
     assert torch.allclose(method.words(own, forward_both), rows, rtol=0, atol=1e-5)
-    (evaluated,) = encoder.tokenize(["red [MASK] blue green"])
-    assert answer.masks is not None
-    probability = answer.masks[0]["words"][0]["probability"]
-    parts = parts_of(
-        [Held(method, {n: t[None] for n, t in learned.method_tensors.items()}, 0, held(learned))], encoder.shape
-    )
-    group = Group(
-        method,
-        method.places(encoder.shape),
-        {n: t[None] for n, t in learned.method_tensors.items()},
-        0,
-        (0,),
-        (1,),
-        parts,
-    )
+    (segment,) = encoder.tokenize(["red [MASK] blue green"])
+    slots = {name: t[None] for name, t in learned.method_tensors.items()}
+    parts = parts_of([Held(method, slots, 0, held(learned))], encoder.shape)
+    group = Group(method, method.places(encoder.shape), slots, 0, (0,), (1,), parts)
     with torch.no_grad():
-        state = encoder.forward(pack([evaluated]), [group])[2:3]
+        state = encoder.forward(pack([segment]), [group])[2:3]
         logits = WordHead().logits(learned.head_tensors, state, encoder, words=lambda rows: method.words(own, rows))
-    assert probability == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
+    assert answer.masks is not None
+    assert answer.masks[0]["words"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
 
 
 def held(learned: Learned) -> dict[str, Held]:
