@@ -102,6 +102,12 @@ def _check_config(config: Any, where: str) -> None:
                 f"the configuration of {where} is not usable: {name} is {value!r}; expected a whole number from 1 to "
                 f"{largest:,}. Restore config.json from the model's source."
             )
+    padding = getattr(config, "pad_token_id", None)
+    if padding is not None and (type(padding) is not int or not 0 <= padding < config.vocab_size):
+        raise EncoderError(
+            f"the configuration of {where} is not usable: pad_token_id is {padding!r}; expected a number from 0 to "
+            f"{config.vocab_size - 1}. Restore config.json from the model's source."
+        )
     if config.hidden_size % config.num_attention_heads:
         raise EncoderError(
             f"the configuration of {where} is not usable: its width {config.hidden_size} is not a multiple of its "

@@ -266,8 +266,11 @@ def _value(key: str, text: str, annotation: str) -> Any:
         number = numbers.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
-        expected = "numbers such as [0.3,0.7]" if annotation.startswith("Sequence") else annotation
-        expected = f"layers such as 0-3,5, or {ALL_BUT_LAST}," if annotation == "Layers" else expected
+        shown = {
+            "Layers": f"layers such as 0-3,5, or {ALL_BUT_LAST},",
+            "Sequence[float] | None": "a list such as [0.3,0.7]",
+        }
+        expected = shown.get(annotation, annotation)
         raise IntarsiaError(f"the option {key}={text} is not valid: {expected} was expected.") from None
 
 

@@ -46,7 +46,6 @@ class Average(Composite):
         return self.factors or (1 / len(self.parts),) * len(self.parts)
 
     def check(self, shape: Shape) -> None:
-        super().check(shape)
         for method in map(own_method, self.methods):
             if method.changes_base:
                 raise IntarsiaError(
@@ -58,6 +57,12 @@ class Average(Composite):
                     f"Average cannot have the part {method.name}: keys and values of a prefix have no output of their "
                     "own that could be averaged. Use Stack, which gives the attention the prefixes of all parts."
                 )
+            if method.inverts_words:
+                raise IntarsiaError(
+                    f"Average cannot have the part {method.name} with an invertible adapter: the mean of invertible "
+                    "functions has no inverse. Use Stack."
+                )
+        super().check(shape)
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         return h + self.change(view, h)

@@ -243,15 +243,8 @@ class Bottleneck(Method):
         view.memory[_NORM_OF[view.site], view.layer] = out  # `norm` returns it
         return h
 
-    @property
-    def inverts_words(self) -> bool:
-        return self.invertible
-
-    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
-        return invertible.inverse(tensors, rows, self.activation) if self.invertible else rows
-
     def change(self, view: SiteView, h: Tensor) -> Tensor:
-        if not self._plain or self.residual != "output" or view.site == invertible.SITE:
+        if view.site == invertible.SITE or not self._plain or self.residual != "output":
             return super().change(view, h)
         return self._applied(view, h.new_zeros(h.shape), self.reads(view, h))
 
@@ -278,6 +271,13 @@ class Bottleneck(Method):
         if self._plain:
             return view.bottleneck(residual, read, name, self.activation)
         return self._combined(view, name, residual, self._change(view, name, read))
+
+    @property
+    def inverts_words(self) -> bool:
+        return self.invertible
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        return invertible.inverse(tensors, rows, self.activation) if self.invertible else rows
 
     def _change(self, view: SiteView, name: str, x: Tensor) -> Tensor:
         """Return u, the output of the two matrices: x [tokens, d] → [tokens, d]."""

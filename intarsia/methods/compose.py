@@ -67,7 +67,6 @@ class Composite(Method):
 
     parts: tuple[Part, ...]
     fewest: ClassVar[int] = 1  # parts
-    inverts: ClassVar[bool] = False  # parts may have invertible adapters
     category: ClassVar[Category] = "modules of its own"
 
     def _init(self, parts: Sequence[Part], **options: Any) -> None:
@@ -152,12 +151,6 @@ class Composite(Method):
     def check(self, shape: Shape) -> None:
         for part in self.methods:
             part.check(shape)
-            if own_method(part).inverts_words and not self.inverts:
-                raise IntarsiaError(
-                    f"{type(self).__name__} cannot have the part {own_method(part).name} with an invertible adapter: "
-                    "what the parts give together at the embeddings has no inverse for the word head. Put it below, as "
-                    f"in Stack(a, {type(self).__name__}(b, c))."
-                )
         self._check_sole(shape)
         composed_weights.check(self, shape)
 
@@ -195,6 +188,15 @@ class Composite(Method):
     @property
     def reads_beside(self) -> bool:
         return all(own_method(part).reads_beside for part in self.methods)
+
+    @property
+    def inverts_words(self) -> bool:
+        return any(own_method(part).inverts_words for part in self.parts if isinstance(part, Method))
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        for number in reversed(range(len(self.methods))):  # the last that acted is undone first
+            rows = own_method(self.methods[number]).words(self.part_tensors(number, tensors), rows)
+        return rows
 
     def acting(self, view: SiteView) -> list[tuple[int, Method, SiteView]]:
         """Return the parts that act at the place of a view: their numbers, methods and views."""

@@ -61,9 +61,8 @@ class Fuse(Composite):
             inside = sorted({site for site, _ in own_method(part).places(shape)} - {*OUTPUT_SITES, *NORM_SITES})
             if inside:
                 raise IntarsiaError(
-                    f"Fuse cannot attend to {own_method(part).name}: it acts at {inside[0]}, inside a sub-layer, and "
-                    "attention over the parts is defined at the outputs of sub-layers and layers. Use adapters as "
-                    "parts, or Average."
+                    f"Fuse cannot attend to {own_method(part).name}: it acts at {inside[0]}, and attention over "
+                    "the parts is defined at the outputs of sub-layers and layers only. Use adapters as parts."
                 )
         if not self.own_places(shape):
             raise IntarsiaError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from intarsia.encoder.parts import Part
-from intarsia.methods.compose import Composite, Parent
+from intarsia.methods.compose import Composite, Parent, parent_tensors
 from intarsia.methods.method import Method, Tensors
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ class Held:
     def own(self) -> dict[str, Tensor]:
         """The tensors of this inlay alone."""
         return {name: tensor[self.slot] for name, tensor in self.tensors.items()}
+
+    @property
+    def composed(self) -> dict[str, Tensor]:
+        """The tensors of this inlay and of its parts, by their names in the composition."""
+        return {**self.own, **parent_tensors(self.method, all_own_tensors(self.parents))}
 
     @property
     def parent_slots(self) -> tuple[int, ...]:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
-    from intarsia.methods.method import Tensors
 
 Residual = Literal["library", "paper"]
 
@@ -34,7 +33,6 @@ class Stack(Composite):
     name: ClassVar[str] = "stack"
     paper: ClassVar[str] = "Pfeiffer et al. 2020"
     trains: ClassVar[str] = "what its parts train"
-    inverts: ClassVar[bool] = True
 
     def __init__(self, *parts: Part, residual: Residual = "library") -> None:
         check_choice("residual", residual, ("library", "paper"))
@@ -71,15 +69,6 @@ class Stack(Composite):
             out = h + total
         assert total is not None, "a composition acts where one of its parts acts"
         return total
-
-    @property
-    def inverts_words(self) -> bool:
-        return any(own_method(part).inverts_words for part in self.methods)
-
-    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
-        for number in reversed(range(len(self.methods))):  # the topmost part acted last
-            rows = own_method(self.methods[number]).words(self.part_tensors(number, tensors), rows)
-        return rows
 
     def _keeps_h(self, view: SiteView) -> bool:
         return self.residual == "paper" and view.site in OUTPUT_SITES

@@ -27,8 +27,7 @@ from intarsia.encoder.packed import Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
 from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
-from intarsia.methods.compose import parent_tensors
-from intarsia.methods.held import all_own_tensors, parts_of, tables
+from intarsia.methods.held import parts_of, tables
 from intarsia.serve.limits import Limits
 from intarsia.serve.recorded import RecordedSlots, can_record
 from intarsia.serve.resident import Resident, Residents, ServingSlots
@@ -274,8 +273,6 @@ class Predictor:
     ) -> Tensor:
         method = resident.learned.method
         own = resident.own() if method.touches_rows or method.inverts_words else {}
-        if method.inverts_words and resident.held is not None:
-            own |= parent_tensors(method, all_own_tensors(resident.held.parents))
         return resident.learned.head.logits(
             resident.head_tensors,
             resident.learned.task_kind.read(rows, segments),

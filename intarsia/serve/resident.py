@@ -37,7 +37,7 @@ class Resident:
         """Return the method's tensors of this task."""
         if self.slots is None:
             return self.learned.method_tensors
-        return {name: tensor[self.slot] for name, tensor in self.slots.table.tensors.items()}
+        return {} if self.held is None else self.held.composed
 
 
 class ServingSlots:

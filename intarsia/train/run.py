@@ -222,13 +222,16 @@ class Run:
         """Return the weights that replace the base's in the next pass of a method that changes the base."""
         if self.fixed_weights is not None:
             return self.fixed_weights
-        encoder, frozen = self.encoder, all_own_tensors(self.parents)
-        tensors = self.own_leaves() | parent_tensors(self.method, frozen)
+        encoder, tensors = self.encoder, self.composed()
         weights = self.method.weights(self.phase.name, encoder.shape, tensors, self.kept, encoder.weights, noise)
         weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
         if self.parents and not any(part.changes_base for part in trained_parts(self.method)):
             self.fixed_weights = weights
         return weights
+
+    def composed(self) -> dict[str, Tensor]:
+        """Return this run's leaves of the method and the tensors of its frozen inlays."""
+        return self.own_leaves() | parent_tensors(self.method, all_own_tensors(self.parents))
 
     def own_leaves(self, prefix: str = "method.") -> dict[str, Tensor]:
         """Return this run's part of the leaves whose names begin with `prefix` ("method." or "head.")."""
@@ -242,19 +245,16 @@ class Run:
 
     def head_logits(self, pooled: Tensor, weights: Mapping[str, Tensor], noise: Noise | None) -> Tensor:
         """Return the head's logits for pooled states; `weights`: the run's replacements of the base's weights."""
-        method = self.method
-        own = self.own_leaves() if method.touches_rows or method.inverts_words else {}
-        if method.inverts_words:
-            own |= parent_tensors(method, all_own_tensors(self.parents))
+        own = self.composed() if self.method.touches_rows or self.method.inverts_words else {}
         return self.head.logits(
             self.own_leaves("head."),
             pooled,
             self.encoder,
             noise,
-            own=lambda rows: method.pooled(own, rows),
+            own=lambda rows: self.method.pooled(own, rows),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
-            words=lambda rows: method.words(own, rows),
+            words=lambda rows: self.method.words(own, rows),
         )
 
     def drawn(self, rows: Sequence[int]) -> list[Segment]:

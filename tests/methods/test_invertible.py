@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import intarsia
-from intarsia import Average, Fuse, LoRA, Split, Stack
+from intarsia import LoRA, Stack
 from intarsia.bank import family
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.owners import Owners
@@ -223,9 +223,3 @@ def held(learned: Learned) -> dict[str, Held]:
         digest: Held(parent.method, {n: t[None] for n, t in parent.method_tensors.items()}, 0)
         for digest, parent in learned.parents.items()
     }
-
-
-@pytest.mark.parametrize("kind", [Fuse, Average, Split])
-def test_compositions_without_an_inverse_are_refused(kind: Any) -> None:
-    with pytest.raises(IntarsiaError, match="no inverse for the word head"):
-        kind(Pfeiffer(3, invertible=True), Pfeiffer(3)).check(tiny("bert").shape)
