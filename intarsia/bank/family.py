@@ -28,8 +28,7 @@ class Store(Protocol):
     def entry(self, name: str, version: int | None = None) -> Entry: ...
     def load(self, name: str, version: int | None = None) -> Inlay: ...
     def find(self, digest: str) -> Entry | None: ...
-    def copies(self, digest: str) -> list[Entry]: ...
-    def children(self, digests: Collection[str]) -> list[Entry]: ...
+    def mentioning(self, digests: Collection[str]) -> list[Entry]: ...
 
 
 Loaded = MutableMapping[str, "Learned"]  # parents by digest; see `shared_parents`
@@ -83,9 +82,13 @@ def _sizes(name: str) -> list[str]:
 
 def resolved(store: Store, method: Method) -> Method:
     """Return the method with the bank's inlays in the place of the names of tasks."""
-    from intarsia.methods import resolve
+    from intarsia.bank.schema import MOST_PARENTS
+    from intarsia.methods import parents, resolve
 
-    return resolve(method, lambda name: parent_named(store, name))
+    found = resolve(method, lambda name: parent_named(store, name))
+    if (count := len(parents(found))) > MOST_PARENTS:
+        raise IntarsiaError(f"the method is built on {count} inlays; expected at most {MOST_PARENTS}.")
+    return found
 
 
 def load_parents(store: Store, method: Method, encoder: Encoder, loaded: Loaded | None = None) -> dict[str, Learned]:
@@ -213,7 +216,8 @@ class Relatives:
 
 def relatives(store: Store, entry: Entry) -> Relatives:
     """Return the relatives of a version; those of a damaged file are not known."""
-    children = store.children([entry.header.digest]) if entry.state == "ok" else ()
+    digest = entry.header.digest if entry.state == "ok" else ""
+    children = [other for other in store.mentioning([digest]) if digest in other.header.parents] if digest else []
     return Relatives(parents_of(store, entry), tuple(children))
 
 
@@ -234,12 +238,12 @@ def unserved_parents(store: Store, served: Sequence[Entry]) -> list[Entry]:
 
 def check_removal(store: Store, entries: Sequence[Entry]) -> None:
     """Raise if an inlay that stays in the bank is built on one of these, and the bank has no other copy of it."""
+    lost = {entry.header.digest: f"{entry.name}@{entry.version}" for entry in entries if entry.state == "ok"}
     going = {(entry.name, entry.version) for entry in entries}
-    lost = {}
-    for entry in entries:
-        if entry.state == "ok" and going >= {(e.name, e.version) for e in store.copies(entry.header.digest)}:
-            lost[entry.header.digest] = f"{entry.name}@{entry.version}"
-    built = [child for child in store.children(lost) if (child.name, child.version) not in going]
+    stay = [entry for entry in store.mentioning(lost) if (entry.name, entry.version) not in going]
+    for copy in stay:  # a restored version has the digest of the older one
+        lost.pop(copy.header.digest, None)
+    built = [child for child in stay if not lost.keys().isdisjoint(child.header.parents)]
     if built:
         names = [f"{child.name} version {child.version}" for child in built]
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""

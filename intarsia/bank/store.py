@@ -213,19 +213,10 @@ class Store:
         return None if row is None else self._as_entries([row], self.encoder)[0]
 
     @_explained
-    def copies(self, digest: str) -> list[Entry]:
-        """Return all intact versions with this digest: a restored version has the digest of the older one."""
-        return self._as_entries([r for r in self._catalog.look() if r.digest == digest and r.state == "ok"], None)
-
-    @_explained
     def mentioning(self, digests: Collection[str]) -> list[Entry]:
-        """Return all intact versions whose description has one of these digests."""
+        """Return all intact versions that have one of these digests, or have it in their description."""
         rows = self._catalog.look() if digests else []
         return self._as_entries([r for r in rows if r.state == "ok" and any(d in r.header for d in digests)], None)
-
-    def children(self, digests: Collection[str]) -> list[Entry]:
-        """Return all versions that are built on an inlay with one of these digests."""
-        return [e for e in self.mentioning(digests) if not set(digests).isdisjoint(e.header.parents)]
 
     @_explained
     def restore(self, name: str, version: int) -> Entry:

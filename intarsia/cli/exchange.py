@@ -66,7 +66,6 @@ def import_(
     imported, and the message names what is left. No code of the file runs.
     """
     from intarsia.cli import console
-    from intarsia.cli.tables import entry_dict
 
     given = None if labels is None else [label.strip() for label in labels.split(",")]
     with resumable():
@@ -75,7 +74,7 @@ def import_(
             base_is_the_same=same, check=check, serve_anyway=serve_anyway,
         )  # fmt: skip
     if json:
-        console.print_json(entry_dict(entry))
+        console.print_json(entry.to_dict())
         return
     header = entry.header
     origin = header.training["imported"]
@@ -86,6 +85,8 @@ def import_(
     )
     for folded in origin.get("folded", ()):
         console.note(f"Computed into the tensors, exactly: {folded}.")
+    for note in origin.get("notes", ()):
+        console.note(f"{note}.")
     if given is None and header.labels and header.labels[0] == "LABEL_0":
         console.note("The file has no labels: they are numbered. Import it again with --labels to name them.")
     test = header.metrics.get("test")

@@ -57,7 +57,7 @@ def merge(
     exact sum) and svd (the sum, reduced to a rank).
     """
     from intarsia.cli import console
-    from intarsia.cli.tables import entry_dict, test_score
+    from intarsia.cli.tables import test_score
     from intarsia.methods import short_name
 
     entry = existing_bank(bank, encoder).merge(
@@ -65,7 +65,7 @@ def merge(
         seed=seed, rank=rank, head=head, check=check, serve_anyway=serve_anyway,
     )  # fmt: skip
     if json:
-        console.print_json(entry_dict(entry))
+        console.print_json(entry.to_dict())
         return
     header = entry.header
     origin = header.training["merged"]
@@ -120,7 +120,6 @@ def move(
     """
     from intarsia.bank.bank import Bank
     from intarsia.cli import console
-    from intarsia.cli.tables import entry_dict
 
     if not to.exists() and to_encoder is None:
         raise IntarsiaError(f"there is no bank at {to}: give its base with --to-encoder, which creates it.")
@@ -129,7 +128,7 @@ def move(
         name, target, check=check, version=version, new_name=new_name, serve_anyway=serve_anyway
     )
     if json:
-        console.print_json(entry_dict(entry))
+        console.print_json(entry.to_dict())
         return
     moved = entry.header.training["moved"]
     console.say(f"Moved {name} version {moved['version']} to {to}: {entry.name} version {entry.version}.")

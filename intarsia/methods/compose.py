@@ -145,14 +145,13 @@ class Composite(Method):
 
     def part_tensors(self, number: int, tensors: Tensors) -> Tensors:
         """Return the tensors of one part, by the part's own names."""
-        prefix = f"{number}."
-        return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        return composed_weights.part_tensors(number, tensors)
 
     def check(self, shape: Shape) -> None:
         for part in self.methods:
             part.check(shape)
         self._check_sole(shape)
-        composed_weights.check(self, shape)
+        composed_weights.check(type(self).__name__, self.methods, bool(self.own_tensors(shape)), shape)
 
     def _check_sole(self, shape: Shape) -> None:
         """Raise if a part must act alone at a place where another part acts too."""
@@ -212,15 +211,15 @@ class Composite(Method):
         return method.norm(part, x)
 
     def phases(self, shape: Shape) -> tuple[Phase, ...]:
-        return composed_weights.phases(self, shape)
+        return composed_weights.phases(self.methods, shape) or (Phase("train", self.tensors(shape)),)
 
     def weights(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
     ) -> dict[str, Tensor]:
-        return composed_weights.weights(self, phase, shape, tensors, kept, base, noise)
+        return composed_weights.weights(self.methods, phase, shape, tensors, kept, base, noise)
 
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
-        return composed_weights.end_phase(self, phase, shape, tensors, kept, base)
+        return composed_weights.end_phase(self.methods, phase, shape, tensors, kept, base)
 
     def penalty(
         self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None

@@ -14,6 +14,7 @@ import intarsia
 from intarsia import BitFit, Bottleneck, LoRA, LotteryTicket, Pfeiffer, Prefix, Stack
 from intarsia.bank.bank import Bank
 from intarsia.bank.inlay_of import headless_inlay
+from intarsia.bank.moving import moved_tensors
 from intarsia.cli import app
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
@@ -21,6 +22,7 @@ from intarsia.errors import IntarsiaError, IntarsiaWarning, Refused
 from intarsia.methods import Method, to_dict
 from tests.bank.test_families import add
 from tests.support.families import config, opinions, save_tiny, tiny, tiny_tokenizer, tiny_with_words
+from tests.support.small_methods import FORMS, SMALL
 
 QUICK: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "max_length": 16}
 METHODS: dict[str, Method] = {
@@ -97,6 +99,21 @@ def test_a_base_moved_by_a_constant_moves_its_inlays_with_it(tmp_path: Path) -> 
     old.move("biases", new)
     before, after = (bank.store.load("biases").tensors for bank in (old, new))
     assert all(torch.allclose(after[name], before[name] + 1, atol=1e-6) for name in before)
+
+
+@pytest.mark.parametrize("name", [*SMALL, *FORMS])
+def test_every_method_moves(banks: tuple[Bank, Bank], name: str) -> None:
+    old, new = (bank.encoder for bank in banks)
+    specs = {**SMALL, **FORMS}[name].stored(old.shape)
+    random = torch.Generator().manual_seed(0)
+    given = {n: torch.randn(spec.shape, generator=random) for n, spec in specs.items()}
+    moved = moved_tensors(given, specs, old, new)
+    there = moved_tensors(moved, specs, new, old)
+    theirs, ours = start(specs, old, 0), start(specs, new, 0)
+    assert moved.keys() == given.keys()
+    for n, spec in specs.items():
+        shift = ours[n] - theirs[n] if spec.start == "base" else torch.zeros(())
+        assert torch.allclose(moved[n], given[n] + shift, atol=1e-5) and torch.allclose(there[n], given[n], atol=1e-5)
 
 
 def test_a_family_moves_together_and_once(banks: tuple[Bank, Bank], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method
 from intarsia.methods.merging import (
+    HOW,
     Merge,
     concatenated,
     dare,
@@ -27,6 +28,7 @@ from intarsia.methods.merging import (
 )
 from intarsia.methods.norms import LayerNorms
 from tests.support.families import tiny
+from tests.support.small_methods import FORMS, SMALL
 
 PEFT = json.loads((Path(__file__).parent.parent / "fixtures" / "peft_merges.json").read_text())
 ENCODER = tiny()
@@ -163,6 +165,29 @@ def test_sparse_differences_add_up() -> None:
     assert found.tensors["values"].tolist() == [1.0, 4.0, 3.0] and found.method == LotteryTicket(entries=3)
     with pytest.raises(IntarsiaError, match="they cancel"):
         merged("arithmetic", methods[0], given[:1] * 2, (1.0, -1.0))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", [*SMALL, *FORMS])
+def test_every_method_is_merged_or_refused_with_a_reason(name: str, how: str) -> None:
+    method = {**SMALL, **FORMS}[name]
+    given = [random_tensors(method, seed) for seed in (1, 2)]
+    for seed, tensors in enumerate(given):
+        if "index" in tensors:
+            entries = torch.randperm(5000, generator=torch.Generator().manual_seed(seed))[: len(tensors["index"])]
+            tensors["index"] = entries.sort().values
+    weights = (0.5, 0.5) if how == "linear" else (1.0, -0.5)
+    only_lora = how in ("concat", "svd") and not isinstance(method, LoRA)
+    if isinstance(method, DoRA) or only_lora:
+        with pytest.raises(IntarsiaError, match="adds products" if only_lora else "norm of the whole"):
+            merged(how, method, given, weights)
+        return
+    found = merged(how, method, given, weights, drop=0.5)
+    expected = found.method.stored(SHAPE)
+    assert {n: tuple(t.shape) for n, t in found.tensors.items()} == {n: spec.shape for n, spec in expected.items()}
+    assert found.method.count(SHAPE) == sum(spec.size for spec in found.method.tensors(SHAPE).values() if spec.trained)
+    assert all(bool(tensor.isfinite().all()) for tensor in found.tensors.values())
+    found.method.check_values(SHAPE, found.tensors)
 
 
 @pytest.mark.parametrize(
