@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from intarsia.methods import Method
     from intarsia.serve.ask import Answer, Ask
     from intarsia.serve.engine import Engine
+    from intarsia.serve.explanation import By, Explanation
     from intarsia.serve.limits import Limits
     from intarsia.serve.parallel import Parallel
     from intarsia.serve.prediction import Prediction, Text
@@ -357,6 +358,30 @@ class Bank:
             if answer.error is not None:
                 raise answer.error
         return answers
+
+    def explain(
+        self, task: str, texts: Texts, *, by: By = "occlusion", label: str | None = None, version: int | None = None
+    ) -> list[Explanation]:
+        """Return which words carried the answer for each text; for the kinds `label`, `labels` and `score`.
+
+        `by="occlusion"` leaves each word out and compares the answers. `by="gradients"` gives integrated gradients.
+        `label` is the label to explain (None: the likeliest). `texts` and `version`: as in `predict`.
+        """
+        from intarsia.bank.frames import requests_of
+        from intarsia.serve.explain import check, explain
+        from intarsia.serve.served import Served
+
+        entry = self.store.entry(task, version)
+        check_answers(entry.header.kind, task, "be explained")
+        check(entry.header.kind, entry.header.labels, by, label, task)
+        inlay = self.store.load(task, entry.version)
+        kind, pairs = inlay.interface.task_kind, inlay.interface.pairs
+        examples = [
+            kind.parse_request(text, name, pairs) for name, text in requests_of(self.store, task, texts, version)
+        ]
+        learned = inlay.learned_on(self.encoder)
+        served = Served(entry.header.digest, inlay.interface, lambda: learned, task, entry.version)
+        return explain(served, examples, self.encoder, by=by, label=label)
 
     def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
         """Return the probability of each label for each text: an array [texts, labels], and the labels."""

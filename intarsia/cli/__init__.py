@@ -21,6 +21,7 @@ from intarsia.version import __version__
 for _commands in (
     "tasks",
     "predict",
+    "explain",
     "reports",
     "data",
     "lab",
