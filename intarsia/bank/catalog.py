@@ -132,6 +132,15 @@ class Catalog:
                 self._names.setdefault(name.lower(), set()).add(name)
                 self._listed_at, self.sweepable = self._changed(), False
 
+    def remove_folder(self, name: str) -> None:
+        """Remove the empty folder of a task: if nothing else has changed, this needs no new listing either."""
+        with self._lock:
+            current = self._listed_at is not None and self._changed() == self._listed_at
+            (self._inlays / name).rmdir()
+            if current:
+                self._names.get(name.lower(), set()).discard(name)
+                self._listed_at = self._changed()
+
     def _changed(self) -> int | None:
         """Return when the folder of the tasks last changed, or None if there is none."""
         try:

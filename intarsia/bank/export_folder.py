@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ def new_folder(folder: Path, force: bool, keep: Mapping[str, Path]) -> Iterator[
             check_folder(folder, force, keep)
             _place(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_folder(temporary)
 
 
 def size_of(folder: Path) -> int:
@@ -76,7 +75,7 @@ def _place(temporary: Path, folder: Path) -> None:
                 raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
     if old:
-        shutil.rmtree(old, ignore_errors=True)
+        files.remove_folder(old)
     with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
         files.sync_folder(folder.parent)
 

@@ -218,7 +218,7 @@ class Store:
         with contextlib.suppress(OSError):
             self._catalog.look(name)
         with contextlib.suppress(OSError):
-            (self._inlays / name).rmdir()
+            self._catalog.remove_folder(name)
 
     @_explained
     def verify(self, rebuild: bool = False, base: Encoder | None = None) -> list[Problem]:

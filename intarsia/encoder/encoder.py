@@ -206,7 +206,26 @@ class Encoder:
             raise EncoderError(
                 f"max_length {limit} leaves no room for words beside {special} special tokens. Raise it."
             )
-        return self.tokenizing(texts, second, limit)
+        segments = self.tokenizing(texts, second, limit)
+        if self._tokens_without_embedding:
+            self._check_ids(segments)
+        return segments
+
+    @cached_property
+    def _tokens_without_embedding(self) -> bool:
+        """Whether the tokenizer has more tokens than the model has embeddings."""
+        size = getattr(self.tokenizer, "__len__", lambda: 0)()
+        return bool(size > self.model.config.vocab_size)
+
+    def _check_ids(self, segments: Sequence[Segment]) -> None:
+        size = self.model.config.vocab_size
+        for segment in segments:
+            if (largest := max(segment.ids, default=0)) >= size:
+                token = self.tokenizer.convert_ids_to_tokens(largest)
+                raise EncoderError(
+                    f"a text has the token {token!r} with the id {largest}, but the base has {size} word embeddings. "
+                    "The tokenizer is of another model, or tokens were added to it: use the model's own tokenizer."
+                )
 
     def forward(
         self,

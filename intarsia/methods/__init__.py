@@ -15,6 +15,7 @@ from intarsia.methods.compose import parents as parents
 from intarsia.methods.compose import resolve as resolve
 from intarsia.methods.compose import swap as swap
 from intarsia.methods.compositions import *  # noqa: F403
+from intarsia.methods.method import ALL_BUT_LAST
 from intarsia.methods.method import Method as Method
 from intarsia.methods.method import Preset as Preset
 from intarsia.methods.method import Spec as Spec
@@ -202,8 +203,10 @@ def _listed(name: str, options: Mapping[str, Any]) -> str:
 def _value(key: str, text: str, annotation: str) -> Any:
     """Return the value of an option's text in its annotated type."""
     try:
-        if text.lower() == "none" and "None" in annotation:
+        if text.lower() == "none" and ("None" in annotation or annotation == "Layers"):
             return None
+        if annotation == "Layers":
+            return text if text == ALL_BUT_LAST else layer_span(text)
         if annotation.startswith("bool"):
             return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text.lower()]
         if annotation.startswith("tuple[str"):
@@ -214,7 +217,8 @@ def _value(key: str, text: str, annotation: str) -> Any:
         number = numbers.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
-        raise IntarsiaError(f"the option {key}={text} is not valid: {annotation} was expected.") from None
+        expected = f"layers such as 0-3,5, or {ALL_BUT_LAST}," if annotation == "Layers" else annotation
+        raise IntarsiaError(f"the option {key}={text} is not valid: {expected} was expected.") from None
 
 
 def _number(text: str) -> float:

@@ -22,7 +22,9 @@ from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods import invertible
 from intarsia.methods.method import (
+    Layers,
     Method,
     Preset,
     Spec,
@@ -56,7 +58,7 @@ class Bottleneck(Method):
 
     size: int = 64
     places_in_layer: Literal["both", "attention", "ffn"] = "both"
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     activation: Activation = "gelu"
     depth: int = 1  # hidden layers inside the adapter
     inner_norm: Literal["none", "layer", "batch"] = "none"  # on the hidden units, before the activation
@@ -74,6 +76,8 @@ class Bottleneck(Method):
     base_norm_before: bool = False  # reads the base's frozen LN(h + x)
     residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to LN(h + x)
     base_norm_after: bool = True  # the base adds x and applies its LN; False: the adapter's result is the sub-layer's
+    invertible: bool = False  # an invertible adapter at the embeddings, as MAD-X has for languages
+    invertible_reduction: int = 2  # of its hidden units
 
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
@@ -94,7 +98,7 @@ class Bottleneck(Method):
     training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
     newer: ClassVar[tuple[str, ...]] = (
         "sizes", "scaling", "learned_scaling", "dropout", "norm_before", "norm_after", "base_norm_before", "residual",
-        "base_norm_after",
+        "base_norm_after", "invertible", "invertible_reduction",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -105,6 +109,7 @@ class Bottleneck(Method):
         check_choice("norm_after", self.norm_after, _NORMS_AFTER)
         check_choice("residual", self.residual, _RESIDUALS)
         check_least(size=(self.size, 1), depth=(self.depth, 1, 64), std=(self.std, 0), scaling=(abs(self.scaling), 0))
+        check_least(invertible_reduction=(self.invertible_reduction, 1))
         check_dropout(self.dropout)
         self._check_sizes()
         sorted_layers(self)
@@ -120,9 +125,11 @@ class Bottleneck(Method):
             return
         for size in self.sizes:
             check_least(sizes=(size, 1))
-        if self.layers is not None and list(self.layers) != sorted(set(self.layers)):
+        if not isinstance(self.layers, tuple):
+            return  # `_size_of` compares with the base
+        if list(self.layers) != sorted(set(self.layers)):
             raise IntarsiaError("sizes need their layers in ascending order, each of them once.")
-        if self.layers is not None and len(self.sizes) != len(self.layers):
+        if len(self.sizes) != len(self.layers):
             raise IntarsiaError(f"{len(self.sizes)} sizes were given for {len(self.layers)} layers.")
 
     def check(self, shape: Shape) -> None:
@@ -131,6 +138,8 @@ class Bottleneck(Method):
                 f"base_norm_before and base_norm_after=False do not work on {shape.family}: its LayerNorms stand "
                 "before the sub-layers, not behind them."
             )
+        if self.invertible:
+            invertible.check(shape)
         self._size_of(shape)
 
     @property
@@ -181,11 +190,12 @@ class Bottleneck(Method):
         norms = {(n.site, n.layer) for n in self._trained_norms(shape)}
         adapters = set(self._adapters(shape))
         skipped = set() if self.base_norm_after else {(_NORM_OF[site], layer) for site, layer in adapters}
-        return frozenset(norms | adapters | skipped)
+        outside = {invertible.PLACE} if self.invertible else set()
+        return frozenset(norms | adapters | skipped | outside)
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         d, sizes = shape.width, self._size_of(shape)
-        specs: dict[str, Spec] = {}
+        specs = invertible.specs(shape, self.invertible_reduction) if self.invertible else {}
         for site, layer in self._adapters(shape):
             name, m = f"{layer}.{site}", sizes[layer]
             specs |= adapter_specs(name, m, d, self.std)
@@ -215,9 +225,12 @@ class Bottleneck(Method):
             2 * m * d + d + m + (self.depth - 1) * (m * m + m) + inner * m + outside
             for m in self._size_of(shape).values()
         )
-        return layers * len(_PLACES[self.places_in_layer]) + norm_count(self._trained_norms(shape))
+        embeddings = invertible.count(shape, self.invertible_reduction) if self.invertible else 0
+        return embeddings + layers * len(_PLACES[self.places_in_layer]) + norm_count(self._trained_norms(shape))
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
+        if view.site == invertible.SITE:
+            return invertible.forward(view, h, self.activation)
         name = f"{view.layer}.{view.site}"
         read = residual = h
         if self.parallel:
@@ -238,6 +251,13 @@ class Bottleneck(Method):
             return out
         view.memory[_NORM_OF[view.site], view.layer] = out  # `norm` returns it
         return h
+
+    @property
+    def inverts_words(self) -> bool:
+        return self.invertible
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        return invertible.inverse(tensors, rows, self.activation) if self.invertible else rows
 
     def _change(self, view: SiteView, name: str, x: Tensor) -> Tensor:
         """Return u, the output of the two matrices: x [tokens, d] → [tokens, d]."""

@@ -12,6 +12,7 @@ from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.bitfit import BitFit
 from intarsia.methods.method import (
     Category,
+    Layers,
     Method,
     Plain,
     Preset,
@@ -39,7 +40,7 @@ class LoRA(Method):
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ("query", "value")
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     dropout: float = 0.0  # on the input of the difference, in training
     biases: str = "none"  # biases that train too: of the "targets", or "all" of the base
 

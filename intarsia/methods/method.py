@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intarsia.encoder.spec import BaseTensor, Spec
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_choice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
 
+ALL_BUT_LAST = "all-but-last"
+# The layers of a method: None means all; "all-but-last" leaves out the last layer, as MAD-X 2.0 does.
+Layers = tuple[int, ...] | Literal["all-but-last"] | None
 LARGEST = 2**24  # of an option, unless its method has a lower limit
 
 Tensors = Mapping[str, "Tensor"]
@@ -191,6 +194,15 @@ class Method:
         return Ending()
 
     @property
+    def inverts_words(self) -> bool:
+        """Whether `words` changes what the word head compares with the word embeddings."""
+        return False
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """One owner's output of the word head's norm [rows, e] → what is compared with the word embeddings."""
+        return rows
+
+    @property
     def touches_rows(self) -> bool:
         """Whether `pooled` or a trained pooler changes the head's input."""
         return False
@@ -306,10 +318,15 @@ def check_dropout(p: float) -> None:
         raise IntarsiaError(f"dropout {p} is not valid: expected a probability of at least 0 and below 1.")
 
 
-def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ...]:
-    """Return the layers of a method; None means all."""
+def chosen_layers(layers: Layers, shape: Shape) -> tuple[int, ...]:
+    """Return the layers of a method."""
     if layers is None:
         return tuple(range(shape.layers))
+    if layers == ALL_BUT_LAST:
+        if shape.layers == 1:
+            raise IntarsiaError(f"layers {ALL_BUT_LAST!r} leaves nothing: this base has a single layer.")
+        return tuple(range(shape.layers - 1))
+    assert not isinstance(layers, str)
     wrong = [i for i in layers if not 0 <= i < shape.layers]
     if wrong or not layers:
         raise IntarsiaError(f"layers {list(layers)} are not valid: this base has layers 0 to {shape.layers - 1}.")
@@ -318,5 +335,7 @@ def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ..
 
 def sorted_layers(method: Any) -> None:
     """Sort the layers of a method in `__post_init__`, so that equal sets of layers compare equal."""
-    if method.layers is not None:
+    if isinstance(method.layers, str):
+        check_choice("layers", method.layers, (ALL_BUT_LAST,))
+    elif method.layers is not None:
         object.__setattr__(method, "layers", tuple(sorted(set(method.layers))))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
 from intarsia.kernels import LONGEST_PREFIX
-from intarsia.methods.method import Category, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Layers, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape
@@ -24,7 +24,7 @@ class Prefix(Method):
     """`size` keys and values in each layer, without positions; trained directly, not reparameterised by a network."""
 
     size: int = 16
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     std: float = 0.02
     offset: int = 0  # added to the positions of the text
 

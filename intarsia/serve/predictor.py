@@ -231,7 +231,7 @@ class Predictor:
         self, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
     ) -> Tensor:
         method = resident.learned.method
-        own = resident.own() if method.touches_rows else {}
+        own = resident.own() if method.touches_rows or method.inverts_words else {}
         return resident.learned.head.logits(
             resident.head_tensors,
             resident.learned.task_kind.read(rows, segments),
@@ -239,6 +239,7 @@ class Predictor:
             own=lambda x: method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
+            words=lambda x: method.words(own, x),
         )
 
 

@@ -36,6 +36,7 @@ def board(request: Request) -> JobBoard:
     board = request.service.jobs
     if board is None:
         raise Failure(403, "Jobs are switched off; start the service without --no-jobs.", code="jobs_off")
+    board.check_owner()
     return board
 
 

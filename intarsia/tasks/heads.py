@@ -107,12 +107,13 @@ class Head:
         own: Callable[[Tensor], Tensor] | None = None,
         pooler: Mapping[str, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        words: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The logits: rows [rows, d] from `pool` → [rows, outputs].
 
         `own` is the method's own transform of pooled rows. `pooler` has the `weight` and `bias` with which the method
-        replaces the base pooler's. `weights` has all base weights that the method replaces in this pass; subclasses
-        may read them.
+        replaces the base pooler's. `weights` has all base weights that the method replaces in this pass, and `words`
+        is the method's transform of what is compared with the word embeddings; subclasses may read them.
         """
         if self.pooling == "pooler":
             assert encoder.pooler is not None

@@ -60,6 +60,7 @@ class WordHead(Head):
         own: Callable[[Tensor], Tensor] | None = None,
         pooler: Mapping[str, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        words: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The logits: rows [tokens, d] → [tokens, words]."""
         if own is not None:
@@ -67,9 +68,11 @@ class WordHead(Head):
         rows = rows.to(tensors["dense.weight"].dtype)
         rows = _activation(encoder.model.config)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
         rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], norm_eps(encoder))
+        if words is not None:
+            rows = words(rows)
         name = encoder.shape.words.name
-        words = (weights or {}).get(name, encoder.weights[name])
-        return rowwise.linear(rows.to(words.dtype), words, None).to(rows.dtype) + tensors["output.bias"]
+        embeddings = (weights or {}).get(name, encoder.weights[name])
+        return rowwise.linear(rows.to(embeddings.dtype), embeddings, None).to(rows.dtype) + tensors["output.bias"]
 
     def to_dict(self) -> dict[str, Any]:
         return {"outputs": "tied to the word embeddings", "pooling": self.pooling}

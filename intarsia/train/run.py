@@ -215,7 +215,7 @@ class Run:
 
     def head_logits(self, pooled: Tensor, weights: Mapping[str, Tensor], noise: Noise | None) -> Tensor:
         """Return the head's logits for pooled states; `weights`: the run's replacements of the base's weights."""
-        own = self.own_leaves() if self.method.touches_rows else {}
+        own = self.own_leaves() if self.method.touches_rows or self.method.inverts_words else {}
         return self.head.logits(
             self.own_leaves("head."),
             pooled,
@@ -224,6 +224,7 @@ class Run:
             own=lambda rows: self.method.pooled(own, rows),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
+            words=lambda rows: self.method.words(own, rows),
         )
 
     def drawn(self, rows: Sequence[int]) -> list[Segment]:
