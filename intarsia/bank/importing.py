@@ -55,6 +55,7 @@ def imported(
         "library": adapter.library,
         "base": adapter.base,
         **({"folded": list(adapter.folded)} if adapter.folded else {}),
+        **({"notes": list(adapter.notes)} if adapter.notes else {}),
     }
     inlay = inlay_of_adapter(name, adapter, encoder, {"imported": origin})
     check_first_answer(inlay, encoder)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from intarsia.methods import Method
 
 
+POSITIONS = {"c2p": "key", "p2c": "query"}  # DeBERTa's kinds of scores, and the layers that project their positions
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a module: a site in a layer, and the rows of the module's weight that it covers."""
@@ -84,7 +87,11 @@ class Modules:
 
     def check_own(self, path: str, where: str) -> None:
         """Raise if the module computes more than its site: then a change of the module is no change of a method."""
-        if self.encoder.shape.disentangled_attention and any(p.site in ("query", "key") for p in self.linears[path]):
+        config = self.encoder.model.config
+        if not (self.encoder.shape.disentangled_attention and config.relative_attention and config.share_att_key):
+            return
+        positions = {POSITIONS[kind] for kind in config.pos_att_type or () if kind in POSITIONS}
+        if any(part.site in positions for part in self.linears[path]):
             raise ExchangeError(
                 f"{where} changes {path!r}. In {self.encoder.shape.family} this layer projects the tokens and the "
                 "relative positions; a method of Intarsia acts on tokens only, so its answers would differ."

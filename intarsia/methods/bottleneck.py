@@ -8,8 +8,9 @@ matrices start near zero, so A starts near the identity. The method also trains 
 The options cover the variants of the paper (section 3.6): other activations, a norm or more layers inside the adapter,
 adapters after attention only, parallel adapters, and multiplicative adapters. They also cover the forms that AdapterHub
 files have: with the residual x and the base's LayerNorm LN of the sub-layer, the adapter may read LN(h + x)
-(`base_norm_before`), have LayerNorms of its own (`norm_before`, `norm_after`), add its output to h, to h + x or to what
-it reads (`residual`), scale it (`scaling`, `learned_scaling`), and replace LN(h' + x) by h' (`base_norm_after`).
+(`base_norm_before`) or h + x (`sum_before`), have LayerNorms of its own (`norm_before`, `norm_after`), add its output
+to h, to h + x or to what it reads (`residual`), scale it (`scaling`, `learned_scaling`), and replace LN(h' + x) by h'
+(`base_norm_after`).
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ class Bottleneck(Method):
     norm_before: bool = False  # a LayerNorm of the adapter's own on what it reads
     norm_after: Literal["none", "change", "sum"] = "none"  # a LayerNorm of the adapter's own on u, or on residual + u
     base_norm_before: bool = False  # reads the base's frozen LN(h + x)
-    residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to LN(h + x)
+    residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to what it reads
     base_norm_after: bool = True  # the base adds x and applies its LN; False: the adapter's result is the sub-layer's
+    sum_before: bool = False  # reads h + x
     invertible: bool = False  # an invertible adapter at the embeddings, as MAD-X has for languages
     invertible_reduction: int = 2  # of its hidden units
 
@@ -98,7 +100,7 @@ class Bottleneck(Method):
     training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
     newer: ClassVar[tuple[str, ...]] = (
         "sizes", "scaling", "learned_scaling", "dropout", "norm_before", "norm_after", "base_norm_before", "residual",
-        "base_norm_after", "invertible", "invertible_reduction",
+        "base_norm_after", "sum_before", "invertible", "invertible_reduction",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -113,10 +115,12 @@ class Bottleneck(Method):
         check_dropout(self.dropout)
         self._check_sizes()
         sorted_layers(self)
-        if self.residual != "output" and not self.base_norm_before:
-            raise IntarsiaError(f"residual {self.residual!r} needs base_norm_before=True: it is part of what it reads.")
-        if self.base_norm_before and self.parallel:
-            raise IntarsiaError("base_norm_before and parallel exclude each other: an adapter reads one input.")
+        if self.residual != "output" and not (self.base_norm_before or self.sum_before):
+            raise IntarsiaError(
+                f"residual {self.residual!r} needs base_norm_before=True or sum_before=True: it is what it reads."
+            )
+        if self.base_norm_before + self.sum_before + self.parallel > 1:
+            raise IntarsiaError("base_norm_before, sum_before and parallel exclude each other: it reads one input.")
         if self.norms and not self.base_norm_after:
             raise IntarsiaError("base_norm_after=False needs norms=False: the LayerNorms would not be used.")
 
@@ -158,7 +162,7 @@ class Bottleneck(Method):
 
     @property
     def wants(self) -> tuple[str, ...]:
-        return ("sublayer_input",) if self.parallel or self.base_norm_before else ()
+        return ("sublayer_input",) if self.parallel or self.base_norm_before or self.sum_before else ()
 
     def recordable(self, shape: Shape) -> bool:
         return self.inner_norm != "batch"  # BatchNorm needs the slice of each owner
@@ -236,10 +240,10 @@ class Bottleneck(Method):
         if self.parallel:
             assert view.sublayer_input is not None
             read = view.sublayer_input
-        elif self.base_norm_before:
+        elif self.base_norm_before or self.sum_before:
             assert view.sublayer_input is not None
             total = h + view.sublayer_input
-            read = view.module_at(_NORM_OF[view.site])(total)
+            read = view.module_at(_NORM_OF[view.site])(total) if self.base_norm_before else total
             residual = {"output": h, "sum": total, "read": read}[self.residual]
         if self.norm_before:
             read = view.layer_norm(read, f"{name}.norm_before", _EPS)

@@ -66,7 +66,7 @@ class WordHead(Head):
         if own is not None:
             rows = own(rows)
         rows = rows.to(tensors["dense.weight"].dtype)
-        rows = _activation(encoder.model.config)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
+        rows = _activation(encoder)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
         rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], norm_eps(encoder))
         if words is not None:
             rows = words(rows)
@@ -78,10 +78,17 @@ class WordHead(Head):
         return {"outputs": "tied to the word embeddings", "pooling": self.pooling}
 
 
-def _activation(config: Any) -> Callable[[Tensor], Tensor]:
-    """The activation function that the base's configuration names."""
+def word_activation(encoder: Encoder) -> str:
+    """The name of the activation function in the base's configuration."""
+    config, names = (
+        encoder.model.config,
+        ("hidden_act", "activation", "classifier_activation"),
+    )  # the last: ModernBERT's
+    return str(next(getattr(config, name) for name in names if hasattr(config, name)))
+
+
+def _activation(encoder: Encoder) -> Callable[[Tensor], Tensor]:
     from transformers.activations import ACT2FN
 
-    names = ("hidden_act", "activation", "classifier_activation")  # the last is ModernBERT's
-    activation: Callable[[Tensor], Tensor] = ACT2FN[next(getattr(config, n) for n in names if hasattr(config, n))]
+    activation: Callable[[Tensor], Tensor] = ACT2FN[word_activation(encoder)]
     return activation

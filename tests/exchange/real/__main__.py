@@ -20,6 +20,7 @@ from tests.support.tiny_models import FAMILY_NAMES
 
 ROOT = Path(__file__).parents[3]
 LIBRARIES = {  # name → the environment of its scripts, and Intarsia's name of its format
+    "adapters": (".venv-adapters", "adapterhub"),
     "peft": (".venv-peft", "peft"),
 }
 
@@ -36,7 +37,7 @@ def run(environment: str, script: str, *arguments: str) -> None:
 def compare_imports(library: str, work: Path, families: Sequence[str]) -> list[Result]:
     environment, format = LIBRARIES[library]
     run(environment, f"{library}_write", str(work), *families)
-    folders = sorted((work / library / "read").iterdir())
+    folders = sorted(path.parent for path in (work / library / "read").glob("*/case.json"))
     return [import_case(library, format, folder, work) for folder in folders]
 
 

@@ -69,7 +69,7 @@ def outputs(inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor]) -> d
     found = {"hidden": torch.zeros(*mask.shape, states.shape[-1])}
     found["hidden"][mask] = states
     if inlay.kind != "none":
-        tokenwise = inlay.kind in ("tags", "span")
+        tokenwise = inlay.kind in ("tags", "span", "words")
         found["logits"] = torch.zeros(*mask.shape, logits.shape[-1]) if tokenwise else logits
         if tokenwise:
             found["logits"][mask] = logits
