@@ -3,26 +3,37 @@ versions of adapter-transformers on."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
 from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.adapterhub_bottleneck import read_bottleneck
+from intarsia.exchange.adapterhub_heads import CONFIG as HEAD_CONFIG
+from intarsia.exchange.adapterhub_heads import WEIGHTS as HEAD_WEIGHTS
 from intarsia.exchange.adapterhub_heads import read_hub_head
+from intarsia.exchange.adapterhub_heads_written import MODELS, written_head
 from intarsia.exchange.adapterhub_lora import read_lora
-from intarsia.exchange.adapterhub_names import HubTensors, check_names, current_name
+from intarsia.exchange.adapterhub_names import HubNames, HubTensors, check_names, current_name
 from intarsia.exchange.adapterhub_parts import HubPart, joined
 from intarsia.exchange.adapterhub_prefix import read_prefix
 from intarsia.exchange.adapterhub_versions import current_config, version_of
+from intarsia.exchange.adapterhub_written import written
 from intarsia.exchange.binding import check_family
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.source import Source
 from intarsia.methods import Method
 
 CONFIG = "adapter_config.json"
+FORMAT = "adapters.1.3.0"  # the version whose format is written
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 READERS: dict[str | None, Callable[[Flags, HubTensors], HubPart]] = {
     None: read_bottleneck,
@@ -127,3 +138,23 @@ def _check_disjoint(parts: list[HubPart], tensors: HubTensors, where: str) -> No
             site, layer = min(seen & places)
             raise ExchangeError(f"{where}: two configurations of the union act at {site} of layer {layer}.")
         seen |= places
+
+
+def write(adapter: Adapter, modules: Modules, folder: Path) -> None:
+    """Write a folder that adapters loads. Its loaders read `.bin` files unless they are told otherwise."""
+    shape, name = modules.encoder.shape, re.sub(r"[^A-Za-z0-9_-]", "_", adapter.name) or "adapter"
+    check_names(shape.family)
+    found = written(adapter.method, adapter.tensors, HubNames(modules, name))
+    head = written_head(adapter, modules, name) if adapter.head else None
+    common = {"hidden_size": shape.width, "model_name": adapter.base, "model_type": shape.family, "version": FORMAT}
+    model = MODELS.get(shape.family, "ModernBertModel")
+    config = {"config": found.config, "model_class": head.config["model_class"] if head else model, "name": name}
+    _write_part(folder, CONFIG, WEIGHTS[1], {**common, **config}, found.tensors)
+    if head:
+        named = None if shape.family not in MODELS else name
+        _write_part(folder, HEAD_CONFIG, HEAD_WEIGHTS[1], {**common, **head.config, "name": named}, head.tensors)
+
+
+def _write_part(folder: Path, config: str, weights: str, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    (folder / config).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    torch.save({name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}, folder / weights)
