@@ -438,19 +438,25 @@ class Bank:
                 ]  # fmt: skip
         return []
 
-    def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
-        """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
+    def export(
+        self,
+        name: str,
+        folder: str | Path,
+        version: int | None = None,
+        *,
+        format: str = "merged",
+        license: str | None = None,
+        force: bool = False,
+    ) -> Exported:
+        """Write a task as a folder that gives the same predictions without Intarsia.
 
-        The task's method must be mergeable into the base. `force` replaces a folder that is not empty.
+        `format` is `"merged"`, a plain `transformers` model with the task merged into its weights, or that of a library
+        of adapters: `"adapterhub"`, `"peft"`, `"sft"`. What a format cannot express is refused with the reason.
+        `license` is stated in the card of an adapter. `force` replaces a folder that is not empty.
         """
-        from intarsia.bank.export import check_folder, export, mergeable
+        from intarsia.bank.exports import export
 
-        entry = self.store.entry(name, version)
-        inlay = self.store.load(name, entry.version)
-        method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
-        keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
-        check_folder(folder, force, keep)  # fail before the slow loading of the base
-        return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+        return export(self, name, folder, version, format=format, licence=license, force=force)
 
     def import_(
         self,
