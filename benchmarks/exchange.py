@@ -90,7 +90,7 @@ def main() -> None:
         for library, own in found.items():
             mine = answers[tasks.index(library) :: len(tasks)]
             columns = own["labels"]
-            spread = np.array([[answer.probabilities[label] for label in columns] for answer in mine])
+            spread = np.array([[(answer.probabilities or {})[label] for label in columns] for answer in mine])
             results[library] = compared(own, labels, [str(answer.label) for answer in mine], spread)
             results[library]["import_seconds"] = seconds[library]
     text = {

@@ -11,6 +11,7 @@ from intarsia.errors import ExchangeError
 from intarsia.exchange.activations import THEIRS
 from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.adapterhub_heads import KINDS
+from intarsia.exchange.class_heads import class_head
 from intarsia.exchange.modules import Modules
 from intarsia.tasks.word_head import word_activation
 
@@ -91,8 +92,6 @@ def _words(adapter: Adapter, modules: Modules, name: str) -> WrittenHead:
 
 
 def _of_class(adapter: Adapter, modules: Modules, labels: dict[str, int] | None) -> WrittenHead:
-    from intarsia.exchange.class_heads import class_head
-
     found = class_head(adapter, modules)
     model = found.auto_class.replace("AutoModel", "ModernBert")
     assert adapter.head is not None

@@ -109,7 +109,7 @@ def _bottleneck_config(method: Bottleneck, own: list[Own], sizes: Mapping[int, i
     same = len(set(factors.values())) == 1
     scaling = {"none": float(method.scaling), "scalar": "learned", "channel": "channel"}[method.learned_scaling]
     return {
-        "reduction_factor": factors[own[0].number] if same else {"default": 16, **{str(n): factors[n] for n in factors}},
+        "reduction_factor": factors[own[0].number] if same else {str(n): f for n, f in factors.items()},
         "non_linearity": THEIRS[method.activation],
         "original_ln_before": method.base_norm_before or method.sum_before,
         "original_ln_after": method.base_norm_after,

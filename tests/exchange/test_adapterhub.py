@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from intarsia import IA3, Bottleneck, DoRA, LoRA, Prefix
 from intarsia.bank.importing import answers, inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
+from intarsia.encoder.slots import start
 from intarsia.errors import ExchangeError, IntarsiaError
+from intarsia.exchange import adapterhub
 from intarsia.exchange.adapter import Adapter
+from intarsia.exchange.modules import Modules
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
+from intarsia.methods import Method
+from intarsia.tasks.heads import Head, Hidden
 from tests.exchange.fixtures.bases import HERE, base_model, batch
 
 FOLDER = HERE / "adapterhub"
@@ -67,6 +74,48 @@ def test_a_fixture_computes_the_same_here(case: str) -> None:
     if adapter.head is not None and family != "modernbert" and case != "plain_class":
         assert (adapter.kind, adapter.labels) == ("label", ("no", "yes"))
     assert adapter.library == ("adapter-transformers" if case == "version_1" else "adapters 1.3.0")
+
+
+@pytest.mark.parametrize("case", [case for case in FAMILIES if case not in LATER])
+def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
+    base = encoder(FAMILIES[case])
+    adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
+    adapterhub.write(replace(adapter, name="back"), Modules(base), tmp_path)
+    back = read(tmp_path, FAMILIES[case])
+    assert (back.method, back.kind, back.head) == (adapter.method, adapter.kind, adapter.head)
+    assert back.labels == (() if adapter.head is None else adapter.labels)
+    assert_same(computed(back, base), case)
+
+
+REFUSED: dict[str, tuple[Method, str]] = {
+    "trained norms": (Bottleneck(4), "trained LayerNorms"),
+    "depth": (Bottleneck(4, norms=False, depth=2), "more than one hidden layer"),
+    "another place": (LoRA(2, targets=("attention.dense",)), "attention.dense"),
+    "gains of inputs": (IA3(), "ffn.down.input"),
+    "an offset": (Prefix(2, offset=2), "offset"),
+    "biases": (LoRA(2, biases="all"), "trained biases"),
+    "DoRA": (DoRA(2), "no method that computes dora"),
+    "reads h + x": (Bottleneck(4, norms=False, sum_before=True), "sum_before"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_adapters_cannot_compute_is_not_exported(case: str, tmp_path: Path) -> None:
+    method, reason = REFUSED[case]
+    base = encoder("bert")
+    tensors = start(method.stored(base.shape), base, 0)
+    with pytest.raises(ExchangeError, match=reason):
+        adapterhub.write(Adapter(method=method, tensors=tensors, name="x"), Modules(base), tmp_path)
+
+
+@pytest.mark.parametrize(("pooling", "hidden"), [("mean", None), ("cls", Hidden("relu", norm=True))])
+def test_a_head_that_adapters_does_not_have_is_not_exported(pooling: Any, hidden: Any, tmp_path: Path) -> None:
+    base = encoder("bert")
+    adapter = read(FOLDER / "seq_bn")
+    head = Head(2, pooling, hidden)
+    tensors = start(head.tensors(base.shape), base, 0)
+    with pytest.raises(ExchangeError, match="heads of adapters"):
+        adapterhub.write(replace(adapter, head=head, head_tensors=tensors, name="x"), Modules(base), tmp_path)
 
 
 def changed(tmp_path: Path, case: str, **flags: Any) -> Path:
