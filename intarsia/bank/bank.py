@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from intarsia.tasks.heads import Pooling
     from intarsia.tasks.lengths import Proposal
     from intarsia.tasks.outcome import Outcome
+    from intarsia.trackers import Callbacks
     from intarsia.train.grid import Grid
     from intarsia.train.job import Settings
     from intarsia.train.progress import Watch
-    from intarsia.train.runner import RunnerWatch
 
 
 Texts = Any  # of a request: see `intarsia.tasks.requests.texts_of`
@@ -160,7 +160,7 @@ class Bank:
         sweep: bool | None = None,
         progress: bool | None = None,
         watch: Watch | None = None,
-        events: RunnerWatch | None = None,
+        callbacks: Callbacks | None = None,
         fresh: bool = False,
         serve_anyway: bool = False,
         **options: Any,
@@ -185,14 +185,16 @@ class Bank:
         tried if it costs little more than one run (on a GPU with recorded passes) and the caller gave neither a method
         nor a setting that the grid searches. `sweep=True` together with either of these raises an error.
 
-        A terminal or notebook shows a progress bar, unless `watch` or `events` is given; `progress=True` shows it
-        anywhere, as lines of text where there is neither, and `progress=False` nowhere. `watch` is called with the
-        `Progress` of each training step. `events` is called with every `RunnerEvent`: the planned jobs (one, or nine
-        for the grid), each step, and each result. The logger `intarsia.train` gets the epochs and results.
+        A terminal or notebook shows a progress bar, unless `watch` is given; `progress=True` shows it anywhere, as
+        lines of text where there is neither, and `progress=False` nowhere. `watch` is called with the `Progress` of
+        each training step. `callbacks` are trackers, such as `"tensorboard:runs/"`, and functions that are called with
+        every `RunnerEvent`: the planned jobs (one, or nine for the grid), each step, each result, and the stored
+        version. The logger `intarsia.train` gets the epochs and results.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.learning import learn_alone, split_options, tries_grid
         from intarsia.bank.watching import watching
+        from intarsia.display.show import learning_progress
         from intarsia.methods import Bottleneck, as_method
         from intarsia.train.job import Job, Settings
 
@@ -213,10 +215,14 @@ class Bank:
         if not grid:
             weights = used.class_weights
             advise(self.store, self.encoder, name, task, used.max_length, metric=used.metric, class_weights=weights)
-        with watching(name, progress, watch, events, explain_grid="sweep=False" if sweep is None else None) as watcher:
+        explain = "sweep=False" if sweep is None else None
+        with watching(
+            name, progress, watch, callbacks, show=lambda where: learning_progress(name, where, explain_grid=explain)
+        ) as watcher:
             if grid:
+                heard = [] if watcher is None else [watcher]
                 return self.sweep(
-                    {name: task}, pooling=pooling, watch=watcher, progress=False, serve_anyway=serve_anyway, **given
+                    {name: task}, pooling=pooling, callbacks=heard, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
             job = Job(name, task, used_method, pooling, used)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
@@ -231,7 +237,8 @@ class Bank:
         score_all: bool = False,
         serve_anyway: bool = False,
         progress: bool | None = None,
-        watch: RunnerWatch | None = None,
+        watch: Watch | None = None,
+        callbacks: Callbacks | None = None,
         **settings: Any,
     ) -> dict[str, Entry]:
         """Train every point of a grid for each task (name → data), store the best of each, and return the entries.
@@ -240,7 +247,8 @@ class Bank:
         validation part selects the best point. `settings` apply to all jobs: `max_length`, `metric` (one metric, or a
         mapping from task to metric), and so on. `together` is the number of jobs that share a pass (None: as many as
         fit). With `score_all`, every point is also scored on the test part,
-        for means over seeds; this score selects nothing. `serve_anyway`: as in `learn`.
+        for means over seeds; this score selects nothing. `serve_anyway`, `progress`, `watch` and `callbacks`: as in
+        `learn`.
 
         If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
         """
@@ -263,7 +271,7 @@ class Bank:
             given = {name: settings.get(name) for name in ("metric", "class_weights")}
             advise(self.store, self.encoder, name, data, length, **given)
         chosen = read_grid(grid) if isinstance(grid, str) else grid
-        with watching(", ".join(loaded), progress, None, watch) as watcher:
+        with watching(", ".join(loaded), progress, watch, callbacks) as watcher:
             return run_sweep(
                 self.store, self.encoder, loaded, chosen, pooling=pooling, together=together, score_all=score_all,
                 serve_anyway=serve_anyway, watch=watcher, **settings,

@@ -31,7 +31,7 @@ from intarsia.train.checkpoint import State, read_tensors, write_tensors
 from intarsia.train.grid import SMALL, Grid
 from intarsia.train.job import Job
 from intarsia.train.run import Trained, best_kind, check_job
-from intarsia.train.runner import JobResult, Runner, RunnerWatch, characters_read
+from intarsia.train.runner import JobResult, Runner, RunnerEvent, RunnerWatch, characters_read
 
 
 def run_sweep(
@@ -69,7 +69,9 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training.update(grid=results.grid(name), run=run_id(folder))
-            entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
+            entry = entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
+            if watch is not None:
+                watch(RunnerEvent(job=job, key=job.key(encoder.fingerprint), learned=entry.to_dict()))
         clear(folder)
     return {name: entries[name] for name in tasks}
 

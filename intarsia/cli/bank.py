@@ -44,11 +44,11 @@ def show(
 ) -> None:
     """Show one task: labels, scores, method, training, versions."""
     from intarsia.cli import console
-    from intarsia.cli.tables import entry_dict, show_table
+    from intarsia.cli.tables import show_table
 
     opened = existing_bank(bank)
     entry = opened.show(name, version)
-    console.print_json(entry_dict(entry)) if json else console.out.print(show_table(entry, opened.versions(name)))
+    console.print_json(entry.to_dict()) if json else console.out.print(show_table(entry, opened.versions(name)))
 
 
 @app.command(rich_help_panel="The bank")

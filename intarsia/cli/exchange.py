@@ -76,7 +76,6 @@ def import_(
     imported, and the message names what is left. No code of the file runs.
     """
     from intarsia.cli import console
-    from intarsia.cli.tables import entry_dict
 
     given = None if labels is None else [label.strip() for label in labels.split(",")]
     with resumable():
@@ -85,7 +84,7 @@ def import_(
             base_is_the_same=same, check=check, serve_anyway=serve_anyway,
         )  # fmt: skip
     if json:
-        console.print_json(entry_dict(entry))
+        console.print_json(entry.to_dict())
         return
     header = entry.header
     origin = header.training["imported"]

@@ -81,6 +81,14 @@ EncodingOption = Annotated[
     str | None,
     typer.Option("--encoding", help="The encoding of a text file, such as latin-1.", show_default="detected"),
 ]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="TRACKER:PLACE", callback=checks.trackers,
+        help="Log training to [cyan]tensorboard:runs/[/], [cyan]mlflow:runs.db[/] or [cyan]wandb:PROJECT[/]; "
+        "may be repeated.",
+    ),
+]  # fmt: skip
 DropOption = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows without a text or a label.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most this many training examples.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,21 +25,9 @@ SUMMARY = ("name", "version", "state", "held", "kind", "labels", "method", "meth
            "file", "bytes", "created", "digest")  # fmt: skip
 
 
-def entry_dict(entry: Entry) -> dict[str, Any]:
-    """Return the description of a stored version as plain values (docs/inlay-format.md)."""
-    stored = {
-        "name": entry.name, "version": entry.version, "state": entry.state, "held": entry.held,
-        "file": str(entry.path), "bytes": entry.bytes,
-    }  # fmt: skip
-    if entry.state != "ok":
-        return {**stored, "reason": entry.reason}
-    known = {k: v for k, v in dataclasses.asdict(entry.header).items() if k not in ("layout", "bytes")}
-    return {**stored, "method_name": short_name(entry.header.method), **known}
-
-
 def summary_dict(entry: Entry) -> dict[str, Any]:
     """Return the fields of `SUMMARY`, with the reason if the file cannot be used."""
-    described = entry_dict(entry)
+    described = entry.to_dict()
     return {key: described[key] for key in (*SUMMARY, "reason") if key in described}
 
 

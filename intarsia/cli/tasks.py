@@ -23,6 +23,7 @@ from intarsia.cli.shared import (
     LabelColumn,
     LearnLengthOption,
     LimitOption,
+    LogOption,
     MaxBytesOption,
     OldTrunkDropoutOption,
     PairColumn,
@@ -135,6 +136,7 @@ def learn(
     fresh: FreshOption = False,
     sweep: SweepOption = None,
     serve_anyway: ServeAnywayOption = False,
+    log: LogOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -181,12 +183,12 @@ def learn(
     explain = "--no-sweep" if sweep is None else None
     with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
-            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
-            progress=False, serve_anyway=serve_anyway,
+            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
+            progress=False, callbacks=[*(log or ()), *([events] if events else ())], serve_anyway=serve_anyway,
         )  # fmt: skip
-    from intarsia.cli.tables import entry_dict, learned
+    from intarsia.cli.tables import learned
 
-    console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
+    console.print_json(entry.to_dict()) if json else console.say(learned(entry))
 
 
 @app.command(rich_help_panel="Tasks")
@@ -235,6 +237,7 @@ def sweep(
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
     serve_anyway: ServeAnywayOption = False,
+    log: LogOption = None,
     max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
@@ -280,7 +283,7 @@ def sweep(
             together=together,
             score_all=score_all,
             serve_anyway=serve_anyway,
-            watch=watch,
+            callbacks=[*(log or ()), *([watch] if watch else ())],
             progress=False,
             max_length=read_length(max_length),
             metric=metric,
@@ -290,10 +293,10 @@ def sweep(
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
-    from intarsia.cli.tables import entry_dict, learned
+    from intarsia.cli.tables import learned
 
     if json:
-        console.print_json({n: entry_dict(entry) for n, entry in entries.items()})
+        console.print_json({n: entry.to_dict() for n, entry in entries.items()})
         return
     for entry in entries.values():
         console.say(learned(entry))

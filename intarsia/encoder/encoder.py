@@ -251,10 +251,11 @@ class Encoder:
         return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
 
     @torch.no_grad()
-    def states_below(self, batch: Batch, layer: int) -> Tensor:
-        """Return the states [N, d] of the plain base that enter a layer, without dropout. Skips the layers above."""
+    def states_below(self, batch: Batch, layer: int, groups: Sequence[Group] = ()) -> Tensor:
+        """Return the states [N, d] that enter a layer, without dropout, as `forward` computes them. Skips the layers
+        above."""
         span = LayerSpan(end=self._checked_layer(layer))
-        self._pass(Pass(batch, (), span=span), {})
+        self._pass(Pass(batch, groups, span=span), {})
         assert span.entered is not None
         return span.entered.reshape(batch.tokens, -1)
 

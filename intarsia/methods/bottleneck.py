@@ -235,26 +235,52 @@ class Bottleneck(Method):
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         if view.site == invertible.SITE:
             return invertible.forward(view, h, self.activation)
-        name = f"{view.layer}.{view.site}"
-        read = residual = h
-        if self.parallel:
+        read = self.reads(view, h)
+        residual = h
+        if self.residual == "read":
+            residual = read
+        elif self.residual == "sum":
             assert view.sublayer_input is not None
-            read = view.sublayer_input
-        elif self.base_norm_before or self.sum_before:
-            assert view.sublayer_input is not None
-            total = h + view.sublayer_input
-            read = view.module_at(_NORM_OF[view.site])(total) if self.base_norm_before else total
-            residual = {"output": h, "sum": total, "read": read}[self.residual]
-        if self.norm_before:
-            read = view.layer_norm(read, f"{name}.norm_before", _EPS)
-        if self._plain:
-            out = view.bottleneck(residual, read, name, self.activation)
-        else:
-            out = self._combined(view, name, residual, self._change(view, name, read))
+            residual = h + view.sublayer_input
+        out = self._applied(view, residual, read)
         if self.base_norm_after:
             return out
         view.memory[_NORM_OF[view.site], view.layer] = out  # `norm` returns it
         return h
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        if view.site == invertible.SITE or not self._plain or self.residual != "output":
+            return super().change(view, h)
+        return self._applied(view, h.new_zeros(h.shape), self.reads(view, h))
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        if self.parallel:
+            assert view.sublayer_input is not None
+            return view.sublayer_input
+        if self.base_norm_before:
+            return view.normalised(_NORM_OF[view.site], h)
+        if self.sum_before:
+            assert view.sublayer_input is not None
+            return h + view.sublayer_input
+        return h
+
+    @property
+    def reads_beside(self) -> bool:
+        return self.parallel and not self.multiplicative
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        if self.base_norm_after:
+            return super().sole(shape)
+        return self.places(shape), "with base_norm_after=False the adapter's result replaces that of the sub-layer."
+
+    def _applied(self, view: SiteView, residual: Tensor, read: Tensor) -> Tensor:
+        """Return the adapter's result for what it reads."""
+        name = f"{view.layer}.{view.site}"
+        if self.norm_before:
+            read = view.layer_norm(read, f"{name}.norm_before", _EPS)
+        if self._plain:
+            return view.bottleneck(residual, read, name, self.activation)
+        return self._combined(view, name, residual, self._change(view, name, read))
 
     @property
     def inverts_words(self) -> bool:

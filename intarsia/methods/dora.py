@@ -38,6 +38,13 @@ class DoRA(LoRA):
     def count(self, shape: Shape) -> int:
         return super().count(shape) + sum(n.outputs for n in self._linears(shape))
 
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        return self.output(view, h) - h
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        places = frozenset((n.site, n.layer) for n in self._linears(shape))
+        return places, "DoRA scales the whole output of a linear layer, so the differences cannot be added."
+
     def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
         import torch.nn.functional as F
 

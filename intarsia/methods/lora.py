@@ -89,14 +89,23 @@ class LoRA(Method):
             h = self._changed(view, h, name)
         return self._biases.output(view, h) if f"{name}.bias" in view.tensors and self._biases else h
 
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
+        if f"{name}.bias" in view.tensors:
+            return super().change(view, h)
+        return self._difference(view, name)
+
     def norm(self, view: SiteView, x: Tensor) -> Tensor:
         return view.base_norm(x, f"{view.layer}.{view.site}")  # a trained bias, with `biases="all"`
 
     def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
         """Return the output of a target, with the difference."""
+        return h + self._difference(view, name)
+
+    def _difference(self, view: SiteView, name: str) -> Tensor:
         assert view.input is not None
         low = view.linear(view.drop(view.input, self.dropout), f"{name}.a")  # [tokens, r]
-        return h + view.linear(low, f"{name}.b") * (self.alpha / self.rank)
+        return view.linear(low, f"{name}.b") * (self.alpha / self.rank)
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for n in self._linears(shape):

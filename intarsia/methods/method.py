@@ -154,6 +154,25 @@ class Method:
         """Return the method's own tokens, normalised, at a norm site."""
         raise NotImplementedError
 
+    # What compositions ask of their parts.
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        """Return the difference of `output` from `h`."""
+        return self.output(view, h) - h
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        """Return what the method reads at the output of a sub-layer or a layer, where the base gives `h`."""
+        return h
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether its change at the output of a sub-layer does not depend on that output."""
+        return False
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the places where no other part of a composition can act, and the reason."""
+        return frozenset(), ""
+
     def mixed(self, tensors: Tensors, states: Tensor) -> Tensor:
         """For a `cached` method: pooled states of all layers [rows, layers, d] → [rows, d], as a pass computes it."""
         return states[:, -1]

@@ -62,6 +62,10 @@ class PAL(Method):
     def wants(self) -> tuple[str, ...]:
         return ("layer_input",)
 
+    @property
+    def reads_beside(self) -> bool:
+        return True
+
     def recordable(self, shape: Shape) -> bool:
         return True
 

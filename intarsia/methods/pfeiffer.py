@@ -92,10 +92,16 @@ class Pfeiffer(Method):
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         if view.site == invertible.SITE:
             return invertible.forward(view, h, self.activation)
-        name = f"{view.layer}.{view.site}"
-        assert view.sublayer_input is not None
-        u = view.module_at("ffn.norm")(h + view.sublayer_input)
-        return view.bottleneck(h, u, name, self.activation)
+        return view.bottleneck(h, self.reads(view, h), f"{view.layer}.{view.site}", self.activation)
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        if view.site == invertible.SITE:
+            return super().change(view, h)
+        read = self.reads(view, h)
+        return view.bottleneck(h.new_zeros(h.shape), read, f"{view.layer}.{view.site}", self.activation)
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        return view.normalised("ffn.norm", h)
 
     @property
     def inverts_words(self) -> bool:

@@ -43,6 +43,10 @@ class Group:
     def key(self) -> str | None:
         return None if self.served is None else self.served.key
 
+    def place(self, segment: int) -> int:
+        """Return the place in the call of the ask that a segment belongs to."""
+        return self.places[self.inputs.owners[segment] if self.inputs.owners else segment]
+
     def answers(self, asks: Sequence[Ask]) -> dict[int, Answer]:
         """Return the answer of each place; call it when all outputs are there."""
         vectors: Sequence[Any] = self.outputs if self.embed else [None] * len(self.places)

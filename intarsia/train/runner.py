@@ -91,7 +91,8 @@ class PlannedJob:
 class RunnerEvent:
     """An event for the watcher: first all jobs (`planned`), then steps of a job (`progress`) and its `result`.
 
-    Results that were already `stored` follow the plan immediately, or come later if another process stores them.
+    Results that were already `stored` follow the plan immediately, or come later if another process stores them. When
+    the bank has stored a task's new version, an event of its job has `learned`: the fields of `intarsia show --json`.
     """
 
     planned: Sequence[PlannedJob] | None = None
@@ -100,6 +101,7 @@ class RunnerEvent:
     progress: Progress | None = None
     result: RunnerResult | None = None
     stored: bool = False
+    learned: Mapping[str, Any] | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -177,7 +177,7 @@ def headers(world: World, folder: Path) -> Target:
 
     from intarsia.bank.inlay import read_inlay
     from intarsia.bank.store import Store
-    from intarsia.cli.tables import entry_dict, learned, show_table
+    from intarsia.cli.tables import learned, show_table
     from tests.support.forging import forged, plant
 
     values = values_of()
@@ -216,7 +216,7 @@ def headers(world: World, folder: Path) -> Target:
             for entry in bank.entries():
                 bank.verify()
                 if entry.state == "ok":
-                    entry_dict(entry), learned(entry), show_table(entry, [entry])
+                    entry.to_dict(), learned(entry), show_table(entry, [entry])
         path.write_bytes(content)
         inlay = read_inlay(path)
         inlay.interface.task_kind  # noqa: B018

@@ -25,7 +25,7 @@ from intarsia import Bottleneck, LotteryTicket, Settings
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT
 from intarsia.bank.inlay import Inlay
-from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
+from intarsia.cli.tables import show_table, tasks_dict, tasks_table
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Features, LoRA, Method, Prefix
 from tests.support.families import opinions, tiny_with_words
@@ -127,7 +127,7 @@ def listed(bank: Bank) -> None:
     for entry in bank.tasks():
         if entry.state == "ok":
             show_table(entry, bank.versions(entry.name))
-            json.dumps(entry_dict(entry))
+            json.dumps(entry.to_dict())
 
 
 def forged_header(inlay: Inlay) -> bytes:
