@@ -19,6 +19,7 @@ from intarsia.exchange.adapter import HEADLESS, Adapter
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
 from intarsia.methods import to_dict
+from intarsia.methods.held import Held, parts_of
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.heads import pool, pooler_instead
 
@@ -117,7 +118,8 @@ def answers(inlay: Inlay, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tenso
         weights = method.weights(method.phases(shape)[-1].name, shape, tensors, tensors, encoder.weights)
     else:
         slots = {name: tensor[None] for name, tensor in tensors.items()}
-        groups = [Group(method, method.places(shape), slots, 0, (0,), (batch.rows,))]
+        parts = parts_of([Held(method, slots, 0)], shape)
+        groups = [Group(method, method.places(shape), slots, 0, (0,), (batch.rows,), parts)]
     states = encoder.forward(batch, groups, weights=weights)
     if inlay.kind == HEADLESS:
         return states, states

@@ -63,10 +63,7 @@ def assert_same(found: dict[str, torch.Tensor], case: str) -> None:
         assert float(apart.abs().max()) <= 2e-5, name
 
 
-LATER = ("union", "albert")
-
-
-@pytest.mark.parametrize("case", [case for case in FAMILIES if case not in LATER])
+@pytest.mark.parametrize("case", FAMILIES)
 def test_a_fixture_computes_the_same_here(case: str) -> None:
     family = FAMILIES[case]
     adapter = read(FOLDER / case, family)
@@ -76,7 +73,7 @@ def test_a_fixture_computes_the_same_here(case: str) -> None:
     assert adapter.library == ("adapter-transformers" if case == "version_1" else "adapters 1.3.0")
 
 
-@pytest.mark.parametrize("case", [case for case in FAMILIES if case not in LATER])
+@pytest.mark.parametrize("case", FAMILIES)
 def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
     base = encoder(FAMILIES[case])
     adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
