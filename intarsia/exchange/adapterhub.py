@@ -19,12 +19,13 @@ from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.adapterhub_bottleneck import read_bottleneck
 from intarsia.exchange.adapterhub_heads import CONFIG as HEAD_CONFIG
 from intarsia.exchange.adapterhub_heads import WEIGHTS as HEAD_WEIGHTS
-from intarsia.exchange.adapterhub_heads import read_hub_head
+from intarsia.exchange.adapterhub_heads import HubHead, read_hub_head
 from intarsia.exchange.adapterhub_heads_written import MODELS, written_head
 from intarsia.exchange.adapterhub_lora import read_lora
 from intarsia.exchange.adapterhub_names import HubNames, HubTensors, check_names, current_name
 from intarsia.exchange.adapterhub_parts import HubPart, joined
 from intarsia.exchange.adapterhub_prefix import read_prefix
+from intarsia.exchange.adapterhub_setup import SETUP, Setup, check_parents
 from intarsia.exchange.adapterhub_versions import current_config, version_of
 from intarsia.exchange.adapterhub_written import written
 from intarsia.exchange.binding import check_family
@@ -49,6 +50,8 @@ REFUSED = {
 
 
 def recognises(source: Source) -> bool:
+    if SETUP in source.files:
+        return True
     if CONFIG not in source.files:
         return False
     found = source.json(CONFIG)
@@ -56,8 +59,10 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, modules: Modules) -> Adapter:
-    """Return the adapter of a folder, with its head if it has one."""
+    """Return the adapter of a folder, or the composition of a setup, with its head if it has one."""
     check_names(modules.encoder.shape.family)
+    if SETUP in source.files:
+        return _read_setup(source, modules)
     flags = source.config(CONFIG)
     flags.no_effect("config_id", "type", "task_name")
     check_family(flags.take("model_type", None), modules.encoder, CONFIG)
@@ -87,6 +92,39 @@ def read(source: Source, modules: Modules) -> Adapter:
         library=version.text,
         folded=found.folded,
         notes=_faults(found.method, modules),
+    )
+
+
+def _read_setup(source: Source, modules: Modules) -> Adapter:
+    flags = source.config(SETUP)
+    flags.no_effect("version")
+    setup = Setup(source, modules)
+    method, chosen = setup.method(flags.take("adapter_setup")), flags.take("head_setup", None)
+    parts = {name: read(source.below(name), modules) for name in dict.fromkeys(setup.names)}
+    check_parents(setup, parts)
+    if chosen is not None and not isinstance(chosen, bool | str):
+        raise ExchangeError(f"{SETUP}: head_setup is {chosen!r:.80}; expected the name of one head.")
+    first = parts[setup.names[0]]
+    if isinstance(method, str):
+        return first
+    head: HubHead | None = None
+    if chosen in parts and parts[str(chosen)].head is not None:
+        own = parts[str(chosen)]
+        assert own.head is not None
+        head = HubHead(own.kind, own.head, own.head_tensors, own.labels)
+    elif chosen:
+        head = read_hub_head(source if chosen is True else source.below(str(chosen)), modules)
+    return Adapter(
+        method=method,
+        tensors=setup.tensors,
+        kind=head.kind if head else "none",
+        labels=head.labels if head else (),
+        head=head.head if head else None,
+        head_tensors=head.tensors if head else {},
+        parents={name: part.without_head() for name, part in parts.items()},
+        base=first.base,
+        library=first.library,
+        notes=first.notes,
     )
 
 
