@@ -155,7 +155,8 @@ class Bank:
         data: Any,
         method: Method | str | None = None,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
+        start_from: str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         sweep: bool | None = None,
         progress: bool | None = None,
@@ -172,6 +173,10 @@ class Bank:
         `learning_rate=1e-3`) and arguments of `load_data` (`text="review"`); the other settings follow the method's
         recipe. `settings` gives them as a `Settings` or a mapping instead. The setting `metric` is a name, or a
         function of the true and the predicted labels.
+
+        `start_from` is a task of the bank, or a version of it (`"topic@2"`): training continues from its tensors, with
+        its method and pooling. The head continues too if the labels are equal; else it starts new. `pooling` is
+        `"mean"` by default.
 
         The bank keeps the epoch with the best validation score, and stores its test score with an interval. If the call
         is killed, the same call resumes it; `fresh` starts again instead.
@@ -209,6 +214,13 @@ class Bank:
         task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
             given["max_length"] = self.propose_length(task).tokens
+        begun = None
+        if start_from is not None:
+            from intarsia.bank.starting import begin
+
+            begun = begin(self.store, self.encoder, start_from, task, method, pooling)
+            method = begun.method
+        pooling = pooling or (begun.pooling if begun else "mean")
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
@@ -225,6 +237,8 @@ class Bank:
                     {name: task}, pooling=pooling, callbacks=heard, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
             job = Job(name, task, used_method, pooling, used)
+            if begun is not None:
+                job = dataclasses.replace(job, hidden=begun.hidden, start=begun.start)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
