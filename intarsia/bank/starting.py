@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from intarsia.bank.description import Description
+from intarsia.bank.family import learned_on, task_and_version
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
@@ -32,10 +33,10 @@ def begin(
     store: Store, encoder: Encoder, name: str, data: TaskData, method: Method | None, pooling: Pooling | None
 ) -> Begun:
     """Return the start of a run on `data` from the task `name`, or from a version of it (`topic@2`)."""
-    task, version = _task_and_version(name)
+    task, version = task_and_version(name)
     entry = store.entry(task, version)
     inlay = store.load(task, entry.version)
-    learned = inlay.learned_on(encoder)
+    learned = learned_on(store, inlay, encoder)
     stored = from_dict(inlay.method)
     if method is not None and running_key(method) != running_key(stored):
         raise IntarsiaError(
@@ -51,13 +52,6 @@ def begin(
         tensors |= {HEAD + key: tensor for key, tensor in _head(learned.head_tensors, inlay, data).items()}
     start = Start(task, entry.version, entry.header.digest, tensors)
     return Begun(method or stored, used, hidden, start)
-
-
-def _task_and_version(name: str) -> tuple[str, int | None]:
-    task, at, version = name.partition("@")
-    if at and not version.isdigit():
-        raise IntarsiaError(f"{name!r} is not a task or a version of it; expected topic or topic@2.")
-    return task, int(version) if at else None
 
 
 def _same_question(inlay: Description, data: TaskData) -> bool:

@@ -114,5 +114,5 @@ def test_what_cannot_continue_is_refused(bank: intarsia.Bank) -> None:
         bank.learn("next", opinions(40), "lora-4", start_from="fixed", **QUICK)
     with pytest.raises(IntarsiaError, match="no version 7"):
         bank.learn("next", opinions(40), start_from="fixed@7", **QUICK)
-    with pytest.raises(IntarsiaError, match="topic@2"):
+    with pytest.raises(IntarsiaError, match="fixed@2"):
         bank.learn("next", opinions(40), start_from="fixed@x", **QUICK)
