@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,19 @@ def read(source: Source, modules: Modules) -> Adapter:
     return Adapter(
         method=found.method,
         tensors=found.tensors,
-        kind=head.kind if head else "none",
-        labels=head.labels if head else (),
-        head=head.head if head else None,
-        head_tensors=head.tensors if head else {},
+        **_fields(head),
         base=str(base),
         library=version.text,
         folded=found.folded,
         notes=_faults(found.method, modules),
     )
+
+
+def _fields(head: HubHead | None) -> dict[str, Any]:
+    """Return the head as fields of an adapter."""
+    if head is None:
+        return {}
+    return {"kind": head.kind, "labels": head.labels, "head": head.head, "head_tensors": head.tensors}
 
 
 def _read_setup(source: Source, modules: Modules) -> Adapter:
@@ -105,8 +110,6 @@ def _read_setup(source: Source, modules: Modules) -> Adapter:
     if chosen is not None and not isinstance(chosen, bool | str):
         raise ExchangeError(f"{SETUP}: head_setup is {chosen!r:.80}; expected the name of one head.")
     first = parts[setup.names[0]]
-    if isinstance(method, str):
-        return first
     head: HubHead | None = None
     if chosen in parts and parts[str(chosen)].head is not None:
         own = parts[str(chosen)]
@@ -114,13 +117,12 @@ def _read_setup(source: Source, modules: Modules) -> Adapter:
         head = HubHead(own.kind, own.head, own.head_tensors, own.labels)
     elif chosen:
         head = read_hub_head(source if chosen is True else source.below(str(chosen)), modules)
+    if isinstance(method, str):
+        return replace(first, **_fields(head)) if head else first
     return Adapter(
         method=method,
         tensors=setup.tensors,
-        kind=head.kind if head else "none",
-        labels=head.labels if head else (),
-        head=head.head if head else None,
-        head_tensors=head.tensors if head else {},
+        **_fields(head),
         parents={name: part.without_head() for name, part in parts.items()},
         base=first.base,
         library=first.library,
