@@ -601,7 +601,9 @@ class Bank:
         """
         from intarsia.bank.exports import export
 
-        return export(self, name, folder, version, format=format, licence=license, force=force)
+        return export(
+            self.store, lambda: self.encoder, name, folder, version, format=format, licence=license, force=force
+        )
 
     def import_(
         self,
