@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import intarsia
 from intarsia import IA3, Bottleneck, DoRA, LoRA, Prefix
 from intarsia.bank.importing import answers, inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
@@ -27,9 +28,14 @@ from intarsia.exchange.source import Source
 from intarsia.methods import Method
 from intarsia.tasks.heads import Head, Hidden
 from tests.exchange.fixtures.bases import HERE, base_model, batch
+from tests.support.tiny_models import tiny_tokenizer
 
 FOLDER = HERE / "adapterhub"
-FAMILIES: dict[str, str] = {**json.loads((FOLDER / "made.json").read_text())["families"], "version_1": "bert"}
+FAMILIES: dict[str, str] = {
+    **json.loads((FOLDER / "made.json").read_text())["families"],
+    "version_1": "bert",
+    "fusion": "bert",
+}
 
 
 @cache
@@ -49,7 +55,8 @@ def computed(adapter: Adapter, base: Encoder) -> dict[str, torch.Tensor]:
     mask = given["attention_mask"].bool()
     rows = [ids[m].tolist() for ids, m in zip(given["input_ids"], mask, strict=True)]
     packed = pack([Segment(row, [0] * len(row)) for row in rows])
-    states, logits = answers(inlay_of_adapter("a", adapter.with_labels(None), base, {}), base, packed)
+    parts = {n: inlay_of_adapter(n, parent, base, {}).learned_on(base) for n, parent in adapter.parents.items()}
+    states, logits = answers(inlay_of_adapter("a", adapter.with_labels(None), base, {}), base, packed, parts)
     found = torch.zeros(*mask.shape, states.shape[-1])
     found[mask] = states
     return {"hidden": found} | ({} if adapter.head is None else {"logits": logits})
@@ -73,7 +80,7 @@ def test_a_fixture_computes_the_same_here(case: str) -> None:
     assert adapter.library == ("adapter-transformers" if case == "version_1" else "adapters 1.3.0")
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("case", [case for case in FAMILIES if case != "fusion"])
 def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
     base = encoder(FAMILIES[case])
     adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
@@ -267,6 +274,58 @@ def test_a_head_that_cannot_be_computed_is_refused(flags: dict[str, Any], fault:
 def test_a_head_without_labels_gets_numbered_ones(tmp_path: Path) -> None:
     adapter = read(head(tmp_path, label2id=None))
     assert adapter.labels == () and adapter.with_labels(None).labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> intarsia.Bank:
+    return intarsia.open(tmp_path / "bank", Encoder(base_model("bert"), tiny_tokenizer(), name="base"))
+
+
+def test_a_setup_becomes_a_composition_over_inlays_of_its_own(bank: intarsia.Bank) -> None:
+    entry = bank.import_("fused", FOLDER / "fusion", base_is_the_same=True)
+    assert [e.name for e in bank.tasks()] == ["fused", "fused-a", "fused-b"]
+    assert len(entry.header.parents) == 2 and entry.header.labels == ("no", "yes")
+    bank.import_("single", FOLDER / "seq_bn", base_is_the_same=True)
+    texts = ["a good film", "bad apple", "the sun"]
+    mixed = bank.predict([(task, text) for text in texts for task in ("fused", "single")])
+    assert [a.probabilities for a in mixed[::2]] == [a.probabilities for a in bank.predict("fused", texts)]
+    assert [a.probabilities for a in mixed[1::2]] == [a.probabilities for a in bank.predict("single", texts)]
+
+
+FUSION_FAULTS: dict[str, tuple[str, Any, str]] = {
+    "an unknown block": ("adapter_setup.json", {"adapter_setup": {"type": "Average", "children": []}}, "divides"),
+    "no tree": ("adapter_setup.json", {"adapter_setup": "a"}, "type with children"),
+    "two heads": ("adapter_setup.json", {"head_setup": ["h", "i"]}, "one head"),
+    "a folder outside": ("adapter_setup.json", {"head_setup": "../fusion"}, "no folder"),
+    "an unknown flag": ("adapter_setup.json", {"more": 1}, "more"),
+    "a temperature": ("a,b/adapter_fusion_config.json", {"config": {"temperature": True}}, "temperature"),
+    "other names": ("a,b/adapter_fusion_config.json", {"adapter_names": ["b", "a"]}, "fuses a, b"),
+}
+
+
+@pytest.mark.parametrize("case", FUSION_FAULTS)
+def test_a_wrong_setup_is_refused_and_nothing_is_stored(case: str, bank: intarsia.Bank, tmp_path: Path) -> None:
+    file, change, fault = FUSION_FAULTS[case]
+    folder = tmp_path / "fusion"
+    shutil.copytree(FOLDER / "fusion", folder)
+    config = json.loads((folder / file).read_text())
+    config |= {"config": config["config"] | change["config"]} if "config" in change else change
+    (folder / file).write_text(json.dumps(config))
+    with pytest.raises(ExchangeError, match=fault):
+        bank.import_("fused", folder, base_is_the_same=True)
+    assert bank.tasks() == []
+
+
+def test_parts_are_removed_if_the_composition_cannot_be_stored(
+    bank: intarsia.Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("intarsia.bank.succession.add", fails)
+    with pytest.raises(OSError, match="no space"):
+        bank.import_("fused", FOLDER / "fusion", base_is_the_same=True)
+    assert bank.tasks() == []
 
 
 def test_a_pickle_with_code_is_refused(tmp_path: Path) -> None:
