@@ -138,7 +138,7 @@ def check_interface(source: Source) -> None:
     stated = {k: v for k, v in interface.items() if k != "adapter_methods" and v} if isinstance(interface, dict) else {}
     if found.get("model_type") != "modernbert" or stated != MODERNBERT:
         raise ExchangeError(
-            f"{INTERFACE}: the adapter was made through another interface than the one that adapters has for modernbert; it "
+            f"{INTERFACE}: made through another interface than that of adapters for modernbert: the adapter "
             "may act at other places, so it cannot be imported."
         )
 
