@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_cluster
 from intarsia.cli.shared import (
     DeviceOption,
     JsonOption,
@@ -96,6 +97,9 @@ def compare(
             show_default="as many as fit",
         ),
     ] = None,
+    ray: RayOption = None,
+    actor_cores: ActorCoresOption = 1,
+    actors: ActorsOption = None,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
@@ -119,9 +123,10 @@ def compare(
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
-    with resumable(), comparison_progress(chosen, quiet=json) as (watch, search_watch):
+    cluster = on_cluster(ray, actor_cores, actors, device)
+    with resumable(), cluster, comparison_progress(chosen, quiet=json) as (watch, search_watch):
         found = run(
-            task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+            task, chosen, seeds=seeds, encoder=encoder, device="cpu" if ray else device, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
             metric=metric, no_bert=no_bert, together=together, command=shlex.join(["intarsia", *sys.argv[1:]]),
             watch=watch, search_watch=search_watch,
