@@ -45,7 +45,7 @@ def on_cluster(
         raise IntarsiaError("int8 is for serving: leave out --precision int8.")
     from intarsia.cluster.connection import connected
     from intarsia.cluster.training import RayWorkers
-    from intarsia.train.workers import using
+    from intarsia.train.runner import using
 
     with connected(address), using(RayWorkers(cores, device.partition(":")[0], precision, actors)):
         yield

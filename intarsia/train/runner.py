@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,6 @@ from intarsia.train.progress import Progress, Watch
 from intarsia.train.run import Trained, check_job
 from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache
-from intarsia.train.workers import current_workers
 
 
 class RunnerResult(Protocol):
@@ -128,6 +128,26 @@ def join_watchers(watch: Watch | None, *events: RunnerWatch | None) -> RunnerWat
     return notify
 
 
+class Workers(Protocol):
+    """Trains the batches of a queue elsewhere: on other devices or machines."""
+
+    def train(self, batches: Sequence[Batch], runner: Runner, *, score_test: bool) -> None:
+        """Train the batches; call `runner.done` for each job that ends and `runner.step` for each progress."""
+
+
+_workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
+
+
+@contextmanager
+def using(workers: Workers | None) -> Iterator[None]:
+    """Let these workers train all queues of the block; None: this process."""
+    token = _workers.set(workers)
+    try:
+        yield
+    finally:
+        _workers.reset(token)
+
+
 class Runner:
     """One queue of jobs over one encoder."""
 
@@ -164,7 +184,7 @@ class Runner:
         self.watch(RunnerEvent(planned=self.planned))
         missing = [planned for planned in self.planned if not self._is_stored(planned) and self._is_valid(planned)]
         tokenizer, plan = Tokenizer(self.encoder), Plan(self.folder, together)
-        workers = current_workers()
+        workers = _workers.get()
         recorded = self.encoder.device.type == "cuda" and workers is None
 
         def make(jobs: Sequence[PlannedJob]) -> list[Batch]:

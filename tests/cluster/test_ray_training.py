@@ -14,8 +14,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.methods import BitFit, Bottleneck, Full, LoRA
 from intarsia.tasks import load_data
 from intarsia.train.job import Job, Settings
-from intarsia.train.runner import Runner, RunnerEvent
-from intarsia.train.workers import using
+from intarsia.train.runner import Runner, RunnerEvent, using
 from tests.cluster.conftest import STORE
 from tests.support.families import opinions, tiny_with_words
 from tests.train.test_runner import Results
