@@ -1,4 +1,4 @@
-"""A replica of the service: the engine and the ASGI application of one machine, called through Ray instead of a socket."""
+"""A replica of the service: the engine and the application of one machine, called through Ray, not by a socket."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from intarsia.cluster.ring import FACTOR, Ring
 
 
-class TaskRouter(RequestRouter):  # type: ignore[misc]
+class TaskRouter(RequestRouter):
     """Ranks the replicas for a request by its `key`, the first argument's, and by the requests under way."""
 
     def initialize_state(self, **options: Any) -> None:

@@ -112,8 +112,8 @@ class Dispatcher:
             first = attempt.batch.jobs[0].job
             raise IntarsiaError(
                 f"{MOST_LOSSES} workers in a row died while they trained the same {len(attempt.batch.jobs)} jobs "
-                f"(first: {first.method} for {first.name!r}). Their memory may be too small: try --together 1, or more "
-                "cores for each actor. All results and states are stored; the same command resumes."
+                f"(first: {first.method.name} for {first.name!r}). Their memory may be too small: try --together 1 or "
+                "more cores for each actor. All results and states are stored; the same command resumes."
             )
         if not any(its.batch.name == name for its in self.attempts.values()):
             heapq.heappush(self.waiting, (-attempt.batch.cost, self.number[name], attempt.batch))

@@ -94,7 +94,8 @@ def test_a_worker_that_reports_nothing_is_a_straggler_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_batch_ends_once_whatever_dies(seed: int) -> None:
+def test_every_batch_ends_once_whatever_dies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intarsia.train.dispatch.MOST_LOSSES", 1000)
     rng = random.Random(seed)
     queue = Dispatcher(batches(*(rng.uniform(1, 10) for _ in range(30))))
     now, ended, busy, born = 0.0, list[str](), dict[str, Batch](), 0
