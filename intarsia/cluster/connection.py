@@ -36,6 +36,7 @@ def connected(address: str, *, store_bytes: int = STORE_BYTES) -> Iterator[None]
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address == LOCAL:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # Ray lowers the priority of its workers
             ray.init(
                 address="local", include_dashboard=False, object_store_memory=store_bytes,
                 _node_ip_address="127.0.0.1", **quiet,
