@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -139,12 +140,17 @@ def start(served: ServedBank, scale: Scale) -> str:
     return f"http://{options.host}:{options.port}"
 
 
-def serve_until(served: ServedBank, scale: Scale, announce: Callable[[str], None], ended: threading.Event) -> None:
-    """Serve on the connected cluster until `ended` is set; then answer what was admitted, and end."""
+def serve_until(served: ServedBank, scale: Scale, announce: Callable[[str], None]) -> None:
+    """Serve on the connected cluster until SIGTERM or Ctrl-C; then answer what was admitted, and end."""
     from ray import serve
 
-    announce(start(served, scale))
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ended.wait()
+        announce(start(served, scale))
+        while not ended.wait(1.0):  # a wait without an end would not see signals on all systems
+            pass
     finally:
         serve.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,7 +11,7 @@ import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-os.environ["RAY_worker_niceness"] = "0"  # Ray lowers the priority of its workers
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray lowers the priority of its workers)
 STORE = 80 * 2**20
 
 
