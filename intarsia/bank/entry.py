@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from intarsia.bank.inlay import InlayHeader
 from intarsia.errors import DamagedInlay, Misplaced
@@ -30,6 +31,19 @@ class Entry:
             raise (Misplaced if self.state == "misplaced" else DamagedInlay)(self.reason)
         return InlayHeader.from_json(self.header_json)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description of this version as plain values, as `show --json` prints it (docs/inlay-format.md)."""
+        from intarsia.methods import short_name  # loads PyTorch
+
+        stored = {
+            "name": self.name, "version": self.version, "state": self.state, "held": self.held,
+            "file": str(self.path), "bytes": self.bytes,
+        }  # fmt: skip
+        if self.state != "ok":
+            return {**stored, "reason": self.reason}
+        known = {k: v for k, v in asdict(self.header).items() if k not in ("layout", "bytes")}
+        return {**stored, "method_name": short_name(self.header.method), **known}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -39,7 +53,7 @@ class Problem:
     reason: str
     name: str | None = None
     version: int | None = None
-    state: str = "damaged"  # or "misplaced"
+    state: str = "damaged"  # or "misplaced", or "incomplete": an inlay that it is built on is lost
 
     def __str__(self) -> str:
         return self.reason

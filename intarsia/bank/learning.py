@@ -22,7 +22,7 @@ from intarsia.tasks.heads import Pooling
 from intarsia.train.grid import SMALL
 from intarsia.train.job import Job, Settings
 from intarsia.train.run import Trained, check_job
-from intarsia.train.runner import JobResult, Runner, RunnerWatch
+from intarsia.train.runner import JobResult, Runner, RunnerEvent, RunnerWatch
 from intarsia.train.scheduler import cheap_together
 
 FOR_A_GRID = (  # settings that no grid searches
@@ -121,6 +121,8 @@ def learn_alone(
             results = _IntoBank(store, encoder, work, serve_anyway)
             Runner([job], encoder, work, results, state_file=lambda _: state, watch=watch).run(together=1)
             entry = results.entry()
+            if watch is not None:
+                watch(RunnerEvent(job=job, key=job.key(encoder.fingerprint), learned=entry.to_dict()))
         clear(work)
     return entry
 

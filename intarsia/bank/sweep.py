@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia import files
-from intarsia.bank import succession
+from intarsia.bank import family, succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -31,7 +31,7 @@ from intarsia.train.checkpoint import State, read_tensors, write_tensors
 from intarsia.train.grid import SMALL, Grid
 from intarsia.train.job import Job
 from intarsia.train.run import Trained, best_kind, check_job
-from intarsia.train.runner import JobResult, Runner, RunnerWatch, characters_read
+from intarsia.train.runner import JobResult, Runner, RunnerEvent, RunnerWatch, characters_read
 
 
 def run_sweep(
@@ -53,6 +53,7 @@ def run_sweep(
     for name, task in tasks.items():
         task_metric = metric.get(name) if isinstance(metric, Mapping) else metric
         jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=task_metric, **settings)
+    jobs = [family.with_parents(store, job, encoder) for job in jobs]
     jobs.sort(key=characters_read, reverse=True)
     for job in jobs:
         check_job(job, encoder.shape)
@@ -69,7 +70,9 @@ def run_sweep(
             job, trained = results.best(name)
             inlay = inlay_of(job, trained, encoder)
             inlay.training.update(grid=results.grid(name), run=run_id(folder))
-            entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
+            entry = entries[name] = succession.add(store, inlay, encoder=encoder, serve_anyway=serve_anyway)
+            if watch is not None:
+                watch(RunnerEvent(job=job, key=job.key(encoder.fingerprint), learned=entry.to_dict()))
         clear(folder)
     return {name: entries[name] for name in tasks}
 
@@ -143,7 +146,7 @@ class SweepResults:
         state = State(**json.loads(metadata["state"]))
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)
+        learned = Learned(job.method, task_kind.head(job.pooling, job.hidden), task_kind, tensors, job.parents)
         return Trained(learned, metric, state, left_out=int(metadata.get("left_out", 0)))
 
     def _result_file(self, key: str) -> Path:

@@ -30,6 +30,15 @@ def device(value: str) -> str:
     return value
 
 
+def trackers(values: list[str] | None) -> list[str]:
+    """Refuse trackers that are not known, or whose library is not installed."""
+    from intarsia.trackers import check_name
+
+    for value in values or ():
+        check_name(value)
+    return values or []
+
+
 def metric(value: str | None) -> str | None:
     """Refuse a name that is a metric of no kind; whether it fits the task's kind is checked with the data."""
     if value is not None:

@@ -23,7 +23,9 @@ from intarsia.cli.shared import (
     KindOption,
     LabelColumn,
     LearnLengthOption,
+    LearnPoolingOption,
     LimitOption,
+    LogOption,
     MaxBytesOption,
     OldTrunkDropoutOption,
     PairColumn,
@@ -31,6 +33,8 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
+    StartOption,
+    SwapOption,
     TextColumn,
     ThresholdOption,
     TrunkDropoutOption,
@@ -44,6 +48,7 @@ from intarsia.cli.shared import (
     quick_start,
     read_class_weights,
     read_length,
+    read_swap,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -117,7 +122,8 @@ def learn(
     limit: LimitOption = None,
     method: MethodOption = None,
     option: SetOption = None,
-    pooling: PoolingOption = "mean",
+    pooling: LearnPoolingOption = None,
+    start_from: StartOption = None,
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
@@ -140,6 +146,7 @@ def learn(
     ray: RayOption = None,
     actor_cores: ActorCoresOption = 1,
     actors: ActorsOption = None,
+    log: LogOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -147,11 +154,12 @@ def learn(
 
     The bank keeps the epoch with the best validation score. The command prints its test score with a 95 % interval.
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
-    The same command resumes an interrupted or killed run.
+    The same command resumes an interrupted or killed run. [cyan]--from[/] continues from the weights of a task.
     """  # fmt: skip
     opened = open_bank(bank, encoder, device, precision)
     opened.store.check_name(name)
     opened.store.check_writable(name)  # before data and base are loaded, which may take long
+    from intarsia.bank.family import resolved
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
@@ -161,7 +169,7 @@ def learn(
     opened = driver_bank(ray, bank, encoder, device, precision)
     opened.check_learning(name)
     FileFormat.of(sep, encoding)
-    chosen = parse(method or "houlsby-64", option or ()) if method or option else None
+    chosen = resolved(opened.store, parse(method or "houlsby-64", option or ())) if method or option else None
     with hushed(quiet):
         task = load_named(
             data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
@@ -187,12 +195,12 @@ def learn(
     cluster = on_cluster(ray, actor_cores, actors, device, precision)
     with resumable(), hushed(quiet), cluster, learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
-            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, events=events, fresh=fresh,  # type: ignore[arg-type]
-            progress=False, serve_anyway=serve_anyway,
+            name, task, chosen, pooling=pooling, start_from=start_from, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
+            progress=False, callbacks=[*(log or ()), *([events] if events else ())], serve_anyway=serve_anyway,
         )  # fmt: skip
-    from intarsia.cli.tables import entry_dict, learned
+    from intarsia.cli.tables import learned
 
-    console.print_json(entry_dict(entry)) if json else console.say(learned(entry))
+    console.print_json(entry.to_dict()) if json else console.say(learned(entry))
 
 
 @app.command(rich_help_panel="Tasks")
@@ -244,6 +252,7 @@ def sweep(
     ray: RayOption = None,
     actor_cores: ActorCoresOption = 1,
     actors: ActorsOption = None,
+    log: LogOption = None,
     max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
@@ -290,7 +299,7 @@ def sweep(
             together=together,
             score_all=score_all,
             serve_anyway=serve_anyway,
-            watch=watch,
+            callbacks=[*(log or ()), *([watch] if watch else ())],
             progress=False,
             max_length=read_length(max_length),
             metric=metric,
@@ -300,10 +309,10 @@ def sweep(
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
             bias_correction=bias_correction,
         )
-    from intarsia.cli.tables import entry_dict, learned
+    from intarsia.cli.tables import learned
 
     if json:
-        console.print_json({n: entry_dict(entry) for n, entry in entries.items()})
+        console.print_json({n: entry.to_dict() for n, entry in entries.items()})
         return
     for entry in entries.values():
         console.say(learned(entry))
@@ -349,6 +358,7 @@ def evaluate(
     drop_missing: DropOption = False,
     version: VersionOption = None,
     threshold: ThresholdOption = None,
+    swap: SwapOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     max_bytes: MaxBytesOption = None,
@@ -374,7 +384,7 @@ def evaluate(
     if every:
         from intarsia.cli.precision_table import evaluate_all
 
-        alone = (name, data, metric, text, pair, label, version, threshold, figures, sep, encoding)
+        alone = (name, data, metric, text, pair, label, version, threshold, swap, figures, sep, encoding)
         if any(value is not None for value in alone) or mistakes:
             raise IntarsiaError("--all takes only --data, --texts, --limit and the options of the bank.")
         evaluate_all(existing_bank(bank, encoder, device, precision), sources or (), texts, limit, json)
@@ -389,8 +399,8 @@ def evaluate(
         check_metric(metric, cast(Kind, header.kind), header.labels)
     quick_start(opened, encoder, device)
     found = opened.evaluate(
-        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label, sep=sep,
-        encoding=encoding, drop_missing=drop_missing,
+        name, data, metric=metric, version=version, threshold=threshold, swap=read_swap(swap), text=text, pair=pair,
+        label=label, sep=sep, encoding=encoding, drop_missing=drop_missing,
     )  # fmt: skip
     if figures is not None:
         from intarsia.lab.task_figures import write_figures

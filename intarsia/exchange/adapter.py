@@ -35,6 +35,7 @@ class Adapter:
     base: str = ""  # the name that the file gives to its base
     library: str = ""  # the library and version that wrote the file, as far as it says
     folded: tuple[str, ...] = ()  # what was computed into the tensors, because the method has no option for it
+    notes: tuple[str, ...] = ()  # what the user should know: where the other library's own outputs depend on chance
     name: str = ""  # of the task, for writers
     metrics: Mapping[str, Any] = field(default_factory=dict)  # for the card
     licence: str | None = None
@@ -46,6 +47,10 @@ class Adapter:
             if labels or kind not in (None, HEADLESS):
                 raise ExchangeError("the adapter has no head, so --labels and --kind do not apply to it.")
             return self
+        if kind == "tags" and self.kind == "label" and self.head.pooling != "none":
+            # some classes for tags and for texts have heads of the same names
+            tokenwise = replace(self.head, pooling="none")
+            return replace(self, kind="tags", head=tokenwise).with_labels(labels, kind)
         kind = kind or self.kind
         outputs = self.head.outputs
         if kind in ("score", "span"):

@@ -74,6 +74,7 @@ class ActiveJob:
         run = self.run
         if self._step() >= len(self.batches):
             run.end_epoch(self.epoch, self.clock.mean_loss(), predictions)
+            self.clock.report(self.epoch)
         run.state.seconds = self.clock.seconds()
         if run.phase_done:
             if run.last_phase:

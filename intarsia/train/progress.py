@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from intarsia.train.run import Run
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run, reported to the watcher after a step."""
+    """The progress of a run, reported to the watcher after a step, and after the validation at the end of an epoch."""
 
     job: Job
     step: int
@@ -30,6 +31,7 @@ class Progress:
     seconds_left: float
     resumed_at: int
     reading: float | None = None  # before the first step of feature-based jobs: the share of texts the base has read
+    history: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # the epochs so far: step, loss, scores
 
     def __repr__(self) -> str:
         return f"Progress({self.job.name!r}, step {self.step} of {self.steps}, {self})"
@@ -92,6 +94,7 @@ class Clock:
         self.before, self.began = run.state.seconds, time.monotonic()
         self.tokens_before, self.resumed_at = run.state.tokens, run.state.step
         self.losses: list[float] = []
+        self.last_loss = 0.0  # of the steps before the present one, for the report at the end of an epoch
 
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.began
@@ -105,13 +108,18 @@ class Clock:
     def tick(self, epoch: int, loss: float) -> None:
         """Record the loss of a step; report the progress if the last report is `every` seconds old."""
         self.losses.append(loss)
-        now = time.monotonic()
-        if self.watch is None or now - self.reported < self.every:
+        self.last_loss = float(np.mean(self.losses[-20:]))
+        if self.watch is not None and time.monotonic() - self.reported >= self.every:
+            self.report(epoch)
+
+    def report(self, epoch: int) -> None:
+        """Report the progress in an epoch that began or has just ended."""
+        if self.watch is None:
             return
-        self.reported = now
-        run, elapsed = self.run, now - self.began
+        self.reported = time.monotonic()
+        run, elapsed = self.run, self.reported - self.began
         state = run.state
-        step_seconds = elapsed / (state.step - self.resumed_at)
+        step_seconds = elapsed / max(1, state.step - self.resumed_at)
         self.watch(
             Progress(
                 job=run.job,
@@ -119,11 +127,12 @@ class Clock:
                 steps=run.steps,
                 epoch=epoch + 1,
                 epochs=sum(run.epochs),
-                loss=float(np.mean(self.losses[-20:])),
+                loss=self.last_loss,
                 metric=run.metric,
                 validation=state.history[-1].get(run.metric) if state.history else None,
                 tokens_per_second=(state.tokens - self.tokens_before) / elapsed,
                 seconds_left=step_seconds * (run.steps - state.step),
                 resumed_at=self.resumed_at,
+                history=tuple(state.history),
             )
         )

@@ -7,7 +7,6 @@ checkpoints of the active jobs, so that a killed queue resumes when it is run ag
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -87,7 +86,8 @@ class JobResult:
 class RunnerEvent:
     """An event for the watcher: first all jobs (`planned`), then steps of a job (`progress`) and its `result`.
 
-    Results that were already `stored` follow the plan immediately, or come later if another process stores them.
+    Results that were already `stored` follow the plan immediately, or come later if another process stores them. When
+    the bank has stored a task's new version, an event of its job has `learned`: the fields of `intarsia show --json`.
     """
 
     planned: Sequence[PlannedJob] | None = None
@@ -97,6 +97,7 @@ class RunnerEvent:
     result: RunnerResult | None = None
     stored: bool = False
     place: str = ""  # the machine that trains the job, if it is another one
+    learned: Mapping[str, Any] | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -252,11 +253,14 @@ class Runner:
     def done(self, job: Job, outcome: Trained | IntarsiaError) -> None:
         """Store the result of a job. A job that was trained again for its neighbours' sake has one already."""
         key = self.keys[id(job)]
-        if key not in self.ended:
-            self._report(job, key, self.results.add(job, key, outcome))
+        again = key in self.ended
+        if not again:
+            self.ended[key] = self.results.add(job, key, outcome)
         batch = self.batch_of.get(key)
         if batch is not None and all(other in self.ended for other in batch.keys):
             self._remove_state(batch.name)  # only now: if the process is killed while it measures, the job can resume
+        if not again:
+            self._report(job, key, self.ended[key])
 
     def _batch(self, job: Job) -> Batch:
         return self.batch_of[self.keys[id(job)]]
@@ -294,7 +298,7 @@ class Runner:
     def _remove_state(self, name: str) -> None:
         path = self.state_file(name)
         if path.parent.name == name:  # the folder belongs to this batch only
-            shutil.rmtree(path.parent, ignore_errors=True)
+            files.remove_folder(path.parent)
         else:
             with suppress(OSError):  # the result is stored: what follows must not make it look lost
                 path.unlink(missing_ok=True)

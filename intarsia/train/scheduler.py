@@ -11,6 +11,7 @@ import torch
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.shape import Shape
 from intarsia.train.features import ReadingProgress
+from intarsia.train.frozen_parents import FrozenParents
 from intarsia.train.job import Job
 from intarsia.train.run import Run, is_exclusive
 from intarsia.train.step import Eager
@@ -74,7 +75,7 @@ class Scheduler:
         one batch share passes, and all of them do."""
         self.encoder, self.together, self.trunk, self.batch_of = encoder, together, trunk, batch_of
         self.slots = together or max(1, min(jobs, MOST_ACTIVE))
-        self.tokenizer = tokenizer or Tokenizer(encoder)
+        self.tokenizer, self.parents = tokenizer or Tokenizer(encoder), FrozenParents(encoder)
         self.stepper: Stepper = Eager()
 
     @property
@@ -119,7 +120,7 @@ class Scheduler:
         slots_for = None if recorded is None else recorded.slots_for
         run = Run(
             job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, slots_for=slots_for, trunk=self.trunk,
-            report=report,
+            parents=self.parents, report=report,
         )  # fmt: skip
         runs = (*active_jobs, run)
         self.trunk.expect([r.tokens for r in runs], {r.trunk_layer for r in runs})

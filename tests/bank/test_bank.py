@@ -148,10 +148,10 @@ def test_wrong_calls_are_explained(encoder: Encoder, tmp_path: Path) -> None:
 
 
 def test_headers_are_json(encoder: Encoder, tmp_path: Path) -> None:
-    from intarsia.cli.tables import entry_dict, tasks_dict
+    from intarsia.cli.tables import tasks_dict
 
     bank = intarsia.open(tmp_path / "bank", encoder)
     entry = bank.learn("opinion", opinions(), method=Bottleneck(4, layers=(1, 2)), settings=QUICK)
-    known = json.loads(json.dumps(entry_dict(entry)))
+    known = json.loads(json.dumps(entry.to_dict()))
     assert known["method"]["layers"] == [1, 2] and known["head"]["pooling"] == "mean"
     assert json.loads(json.dumps(tasks_dict(bank)))["tasks"][0]["name"] == "opinion"

@@ -29,7 +29,7 @@ from intarsia.bank.description import FIELDS
 from intarsia.bank.index import SELECT, IndexRow, _checksum
 from intarsia.bank.inlay import decode, read_header
 from intarsia.bank.usable import usable_fault
-from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
+from intarsia.cli.tables import show_table, tasks_dict, tasks_table
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, DamagedInlay, IntarsiaError
 from tests.support.families import opinions, tiny_with_words
@@ -68,7 +68,7 @@ def listed(bank: Bank) -> None:
     for entry in bank.tasks():
         if entry.state == "ok":
             show_table(entry, bank.versions(entry.name))
-            entry_dict(entry)
+            entry.to_dict()
 
 
 def answers(bank: Bank) -> list[tuple[str | None, float | None]]:

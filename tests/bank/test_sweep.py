@@ -68,7 +68,9 @@ def test_a_sweep_without_dropout_below_takes_each_row_there_once(tmp_path: Path)
 
     handle = encoder.model.encoder.layer[0].attention.register_forward_pre_hook(count)
     seen: list[int] = []
-    found = bank.sweep({"one": data}, grid, watch=lambda _: seen.append(tokens[0]))
+    found = bank.sweep(
+        {"one": data}, grid, callbacks=[lambda event: seen.append(tokens[0]) if event.learned is None else None]
+    )
     handle.remove()
     rows = encoder.tokenize([e.text for e in (*data.train, *data.dev)])
     assert seen[-1] == sum(len(row.ids) for row in rows)
@@ -106,14 +108,14 @@ def test_a_killed_sweep_repeats_no_finished_job(tmp_path: Path) -> None:
                 raise Killed
 
     with pytest.raises(Killed):
-        bank.sweep(tasks, GRID, together=2, watch=kill)
+        bank.sweep(tasks, GRID, together=2, callbacks=[kill])
     again: list[tuple[str, bool]] = []
 
     def note(event: RunnerEvent) -> None:
         if event.result is not None:
             again.append((event.key, event.stored))
 
-    found = bank.sweep(tasks, GRID, together=2, watch=note)
+    found = bank.sweep(tasks, GRID, together=2, callbacks=[note])
     assert [key for key, stored in again if stored] == seen
     assert len(again) == GRID.size == len(found["task"].header.training["grid"])
 
@@ -257,15 +259,15 @@ def test_costs_of_jobs_weigh_in_the_time_left(monkeypatch: pytest.MonkeyPatch) -
 def test_learn_tries_the_small_grid_where_it_is_told_to(tmp_path: Path) -> None:
     bank = intarsia.open(tmp_path / "bank", tiny_with_words())
     data, events, steps = load_data(opinions(40)), list[RunnerEvent](), list[Progress]()
-    swept = bank.learn("one", data, sweep=True, settings={"seed": 3}, watch=steps.append, events=events.append)
+    swept = bank.learn("one", data, sweep=True, settings={"seed": 3}, watch=steps.append, callbacks=[events.append])
     assert len(events[0].planned or ()) == 9 == len(swept.header.training["grid"])
     assert sum(event.result is not None for event in events) == 9 and len({id(p.job) for p in steps}) == 9
     assert swept.header.training["seed"] == 3
     events.clear()
-    one = bank.learn("one", data, settings={"epochs": 2}, events=events.append)  # on a CPU one run, unless told to
+    one = bank.learn("one", data, settings={"epochs": 2}, callbacks=[events.append])  # on a CPU one run, unless told to
     assert len(events[0].planned or ()) == 1 and "grid" not in one.header.training
     assert one.version == 2 and one.header.training["epochs"] == 2 and one.header.method == to_dict(Bottleneck(64))
-    assert events[-1].result is not None and events[-1].result.dev == one.header.metrics["dev"]
+    assert events[-2].result is not None and events[-2].result.dev == one.header.metrics["dev"]
     assert not list((tmp_path / "bank" / "work").iterdir())
 
 

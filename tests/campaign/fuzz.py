@@ -4,6 +4,7 @@ for the user; no traceback, no hang, no dead process.
 
 from __future__ import annotations
 
+import copy
 import functools
 import gzip
 import io
@@ -176,7 +177,7 @@ def headers(world: World, folder: Path) -> Target:
 
     from intarsia.bank.inlay import read_inlay
     from intarsia.bank.store import Store
-    from intarsia.cli.tables import entry_dict, learned, show_table
+    from intarsia.cli.tables import learned, show_table
     from tests.support.forging import forged, plant
 
     values = values_of()
@@ -215,7 +216,7 @@ def headers(world: World, folder: Path) -> Target:
             for entry in bank.entries():
                 bank.verify()
                 if entry.state == "ok":
-                    entry_dict(entry), learned(entry), show_table(entry, [entry])
+                    entry.to_dict(), learned(entry), show_table(entry, [entry])
         path.write_bytes(content)
         inlay = read_inlay(path)
         inlay.interface.task_kind  # noqa: B018
@@ -254,7 +255,8 @@ def values_of() -> Callable[[random.Random], Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         refill(0)
-    return lambda draw: draw.choice(pool) if draw.random() < 0.7 else plain_value(draw)
+    # Copies, because a case may put one value into another.
+    return lambda draw: copy.deepcopy(draw.choice(pool)) if draw.random() < 0.7 else plain_value(draw)
 
 
 def plain_value(draw: random.Random) -> Any:

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 
 import intarsia
-from intarsia import Bottleneck, LotteryTicket, Settings
+from intarsia import Bottleneck, Fuse, LotteryTicket, Pfeiffer, Settings, Stack
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT
 from intarsia.bank.inlay import Inlay
-from intarsia.cli.tables import entry_dict, show_table, tasks_dict, tasks_table
+from intarsia.cli.tables import show_table, tasks_dict, tasks_table
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Features, LoRA, Method, Prefix
 from tests.support.families import opinions, tiny_with_words
@@ -38,6 +38,8 @@ METHODS: dict[str, Method] = {
     "bottleneck": Bottleneck(4), "lora": LoRA(2), "prefix": Prefix(2), "bitfit": BitFit(),
     "sparse": LotteryTicket(entries=40),
     "features": Features(hidden=5),
+    "stack": Stack("bottleneck", Pfeiffer(2)),
+    "fuse": Fuse("bottleneck", "stack", static=True),
 }  # fmt: skip
 NASTY: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 2**31, 2**53, 2**53 + 1, 2**63, 10**18, 10**30, -(2**70), 1.5, 1e9, 1e30, 1e308,
@@ -127,7 +129,7 @@ def listed(bank: Bank) -> None:
     for entry in bank.tasks():
         if entry.state == "ok":
             show_table(entry, bank.versions(entry.name))
-            json.dumps(entry_dict(entry))
+            json.dumps(entry.to_dict())
 
 
 def forged_header(inlay: Inlay) -> bytes:
