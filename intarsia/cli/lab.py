@@ -138,8 +138,7 @@ def compare(
     cluster = on_cluster(ray, actor_cores, actors, device)
     with resumable(), cluster, comparison_progress(chosen, quiet=json) as (watch, search_watch):
         found = run(
-            task, chosen, seeds=seeds, encoder=encoder, bank=used_bank,
-            device="cpu" if ray else device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+            task, chosen, seeds=seeds, encoder=encoder, bank=used_bank, device=here, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
             metric=metric, no_bert=no_bert, together=together, command=shlex.join(["intarsia", *sys.argv[1:]]),
             watch=watch, search_watch=search_watch,
