@@ -126,11 +126,8 @@ def compare(
     from intarsia.tasks.named import load_named
 
     chosen = {name: parse(name) for name in separated(methods, ",") if name}
-    used_bank = (
-        existing_bank(bank, encoder, "cpu" if ray else device)
-        if any(names(method) for method in chosen.values())
-        else None
-    )
+    here = "cpu" if ray else device
+    used_bank = existing_bank(bank, encoder, here) if any(names(method) for method in chosen.values()) else None
     task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
