@@ -26,16 +26,23 @@ PAUSE = 0.05  # seconds before a request is sent again
 
 
 class Front:
-    """Routes requests to the replicas. The ASGI application of the ingress deployment."""
+    """The ingress deployment."""
 
     def __init__(self, replicas: Any, options: Options) -> None:
         """`replicas`: the handle of their deployment."""
+        self.front = FrontApp(replicas, options)
+
+    def __serve_build_asgi_app__(self) -> FrontApp:
+        return self.front
+
+
+class FrontApp:
+    """Routes requests to the replicas. The ASGI application of the ingress deployment."""
+
+    def __init__(self, replicas: Any, options: Options) -> None:
         self.replicas, self.options = replicas, options
 
-    def __serve_build_asgi_app__(self) -> Any:
-        return self.app
-
-    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             while True:
                 kind = (await receive())["type"].removeprefix("lifespan.")

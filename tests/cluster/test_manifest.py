@@ -86,6 +86,7 @@ def test_the_serve_part_names_what_exists(manifest: dict[str, Any]) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.filterwarnings("default")
 def test_ray_accepts_the_serve_part(manifest: dict[str, Any]) -> None:
     pytest.importorskip("ray")
     from ray.serve.schema import ServeDeploySchema

@@ -26,7 +26,7 @@ from tests.cluster.conftest import STORE
 from tests.support.families import opinions, save_tiny
 from tests.support.service import QUICK, TEXTS
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]  # Ray and its libraries warn
 TASKS = [f"task{number}" for number in range(6)]
 
 

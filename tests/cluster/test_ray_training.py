@@ -19,7 +19,7 @@ from tests.cluster.conftest import STORE
 from tests.support.families import opinions, tiny_with_words
 from tests.train.test_runner import Results
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]  # Ray and its libraries warn
 DATA = [load_data(opinions(48)), load_data(opinions(64, seed=1))]
 
 
