@@ -198,10 +198,8 @@ class CachedStates:
         self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
-            self.path = (
-                folder
-                / f"trunk-{states_key(encoder, str(layer) if below is None else f'{layer} {below}', tokens)}.states"
-            )
+            which = str(layer) if below is None else f"{layer} {below}"
+            self.path = folder / f"trunk-{states_key(encoder, which, tokens)}.states"
             if self.path.is_file():  # a killed run left it
                 self._open()
 
