@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from intarsia.bank import family
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from intarsia.methods import Method
     from intarsia.serve.ask import Answer, Ask
     from intarsia.serve.engine import Engine
+    from intarsia.serve.explanation import By, Explanation
     from intarsia.serve.limits import Limits
+    from intarsia.serve.parallel import Parallel
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.heads import Pooling
     from intarsia.tasks.lengths import Proposal
@@ -155,7 +158,8 @@ class Bank:
         data: Any,
         method: Method | str | None = None,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
+        start_from: str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         sweep: bool | None = None,
         progress: bool | None = None,
@@ -172,6 +176,10 @@ class Bank:
         `learning_rate=1e-3`) and arguments of `load_data` (`text="review"`); the other settings follow the method's
         recipe. `settings` gives them as a `Settings` or a mapping instead. The setting `metric` is a name, or a
         function of the true and the predicted labels.
+
+        `start_from` is a task of the bank, or a version of it (`"topic@2"`): training continues from its tensors, with
+        its method and pooling. The head continues too if the labels are equal; else it starts new. `pooling` is
+        `"mean"` by default.
 
         The bank keeps the epoch with the best validation score, and stores its test score with an interval. If the call
         is killed, the same call resumes it; `fresh` starts again instead.
@@ -200,7 +208,7 @@ class Bank:
 
         self._check_trains()
         self.check_learning(name)
-        method = None if method is None else as_method(method)
+        method = None if method is None else family.resolved(self.store, as_method(method))
         settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
@@ -209,6 +217,13 @@ class Bank:
         task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
             given["max_length"] = self.propose_length(task).tokens
+        begun = None
+        if start_from is not None:
+            from intarsia.bank.starting import begin
+
+            begun = begin(self.store, self.encoder, start_from, task, method, pooling)
+            method = begun.method
+        pooling = pooling or (begun.pooling if begun else "mean")
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
@@ -225,6 +240,9 @@ class Bank:
                     {name: task}, pooling=pooling, callbacks=heard, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
             job = Job(name, task, used_method, pooling, used)
+            if begun is not None:
+                job = dataclasses.replace(job, hidden=begun.hidden, start=begun.start)
+            job = family.with_parents(self.store, job, self.encoder)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
@@ -292,24 +310,45 @@ class Bank:
             raise PrecisionError(SERVES_ONLY)
 
     @overload
-    def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
+    def predict(
+        self, task: str, texts: Texts, *, version: int | None = None, swap: Mapping[str, str] | None = None
+    ) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
+    @overload
+    def predict(self, task: Parallel, texts: Texts) -> list[dict[str, Prediction]]: ...
 
     def predict(
-        self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None, *, version: int | None = None
-    ) -> list[Prediction]:
+        self,
+        task: str | Sequence[tuple[str, Text]] | Parallel,
+        texts: Texts | None = None,
+        *,
+        version: int | None = None,
+        swap: Mapping[str, str] | None = None,
+    ) -> list[Prediction] | list[dict[str, Prediction]]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
         `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
         learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
         (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
         prediction. `version` asks another version of the task than the served one.
-        """
-        from intarsia.bank.frames import requests_of
-        from intarsia.serve.ask import Ask
 
-        asks = [Ask(name, text, version) for name, text in requests_of(self.store, task, texts, version)]
+        `Parallel("topic", "tone")` in place of a task asks several tasks for each text; the result has a mapping from
+        task to prediction for each text. `swap={"medical": "legal"}` lets another inlay stand in for one on which the
+        task is built: another language or domain.
+        """
+        from intarsia.bank.frames import parallel_requests, requests_of
+        from intarsia.serve.ask import Ask
+        from intarsia.serve.parallel import Parallel
+
+        swapped = family.swap_pairs(swap)
+        if not isinstance(task, str) and (version is not None or swapped):
+            raise IntarsiaError("version and swap are for one task: predict(task, texts, …).")
+        if isinstance(task, Parallel):
+            requests = parallel_requests(self.store, task, texts)
+            answers = iter(self._answers([Ask(name, text, at) for row in requests for name, at, text in row]))
+            return [{shown: cast("Prediction", next(answers).prediction) for shown in task.tasks} for _ in requests]
+        asks = [Ask(name, text, version, swap=swapped) for name, text in requests_of(self.store, task, texts, version)]
         return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
 
     def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
@@ -334,6 +373,30 @@ class Bank:
             if answer.error is not None:
                 raise answer.error
         return answers
+
+    def explain(
+        self, task: str, texts: Texts, *, by: By = "occlusion", label: str | None = None, version: int | None = None
+    ) -> list[Explanation]:
+        """Return which words carried the answer for each text; for the kinds `label`, `labels` and `score`.
+
+        `by="occlusion"` leaves each word out and compares the answers. `by="gradients"` gives integrated gradients.
+        `label` is the label to explain (None: the likeliest). `texts` and `version`: as in `predict`.
+        """
+        from intarsia.bank.frames import requests_of
+        from intarsia.serve.explain import check, explain
+        from intarsia.serve.served import Served
+
+        entry = self.store.entry(task, version)
+        check_answers(entry.header.kind, task, "be explained")
+        check(entry.header.kind, entry.header.labels, by, label, task)
+        inlay = self.store.load(task, entry.version)
+        kind, pairs = inlay.interface.task_kind, inlay.interface.pairs
+        examples = [
+            kind.parse_request(text, name, pairs) for name, text in requests_of(self.store, task, texts, version)
+        ]
+        learned = inlay.learned_on(self.encoder)
+        served = Served(entry.header.digest, inlay.interface, lambda: learned, task, entry.version)
+        return explain(served, examples, self.encoder, by=by, label=label)
 
     def predict_proba(self, task: str, texts: Texts, *, version: int | None = None) -> Probabilities:
         """Return the probability of each label for each text: an array [texts, labels], and the labels."""
@@ -376,11 +439,12 @@ class Bank:
         metric: Any = None,
         version: int | None = None,
         threshold: float | None = None,
+        swap: Mapping[str, str] | None = None,
         **columns: Any,
     ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file, list or frame.
 
-        `metric` is a name, or a function of the true and the predicted labels.
+        `metric` is a name, or a function of the true and the predicted labels. `swap`: as in `predict`.
         """
         from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
@@ -394,7 +458,9 @@ class Bank:
         check_metric(metric, kind, labels)
         known = inlay.data.get("columns")
         examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
-        learned = inlay.learned_on(self.encoder)
+        family.swap_pairs(swap)
+        swapped = family.swapped_parents(self.store, name, inlay, swap) if swap else None
+        learned = family.learned_on(self.store, inlay, self.encoder, swapped=swapped)
         if threshold is not None:
             learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
         inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
@@ -411,10 +477,22 @@ class Bank:
         bound = self.store.encoder
         if bound is None:
             raise UnknownTask(f"The bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
-        return account(self.tasks(), int(bound["parameters"]))
+        served = self.tasks()
+        return account(served, int(bound["parameters"]), family.unserved_parents(self.store, served))
 
     def show(self, name: str, version: int | None = None) -> Entry:
         return self.store.entry(name, version)
+
+    def relatives(self, name: str, version: int | None = None) -> family.Relatives:
+        """Return the inlays on which a task is built, and those that are built on it."""
+        return family.relatives(self.store, self.store.entry(name, version))
+
+    def copy(self, name: str, to: Bank | str | Path, version: int | None = None) -> list[Entry]:
+        """Copy a task to another bank over the same base, with all inlays on which it is built; return their entries
+        there, the task's last. What the other bank has already is not stored twice."""
+        from intarsia.bank.copying import copy_family
+
+        return copy_family(self.store, to.store if isinstance(to, Bank) else Store(to), name, version)
 
     def versions(self, name: str) -> list[Entry]:
         return self.store.versions(name)
@@ -423,8 +501,9 @@ class Bank:
         """Copy an older version to a new version number, so that the bank serves it again."""
         return self.store.restore(name, version)
 
-    def remove(self, name: str, version: int | None = None) -> None:
-        self.store.remove(name, version)
+    def remove(self, name: str, version: int | None = None, *, force: bool = False) -> None:
+        """Delete a version or, by default, a task. An inlay on which others are built stays, unless `force`."""
+        self.store.remove(name, version, force=force)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
@@ -446,19 +525,85 @@ class Bank:
                 ]  # fmt: skip
         return []
 
-    def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
-        """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
+    def merge(
+        self,
+        name: str,
+        tasks: Mapping[str, float],
+        how: str = "linear",
+        *,
+        scale: float = 1.0,
+        density: float = 0.2,
+        drop: float = 0.9,
+        seed: int = 0,
+        rank: int | None = None,
+        head: str | None = None,
+        check: Any = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Merge the weights of tasks (name → weight, `tone` or `tone@2`) into a new task, without training.
 
-        The task's method must be mergeable into the base. `force` replaces a folder that is not empty.
+        `how`: `"linear"` (the weighted mean), `"arithmetic"` (`scale` times the sum, also with negative weights),
+        `"ties"` (keeps the share `density` of each), `"dare"` (drops entries with the probability `drop`, by `seed`);
+        for LoRA also `"concat"` (the exact sum) and `"svd"` (the sum, reduced to `rank`).
+
+        Heads with the same labels are merged likewise; else `head` names the task whose head is used, or `"none"`.
+        `check` is labelled data, whose score is stored. The merged inlay does not depend on the others.
         """
-        from intarsia.bank.export import check_folder, export, mergeable
+        from intarsia.bank import succession
+        from intarsia.bank.merging import merged
+
+        self.check_learning(name)
+        inlay = merged(
+            self.store, self.encoder, name, tasks, how, scale=scale, density=density, drop=drop, seed=seed, rank=rank,
+            head=head, check=check,
+        )  # fmt: skip
+        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
+
+    def move(
+        self,
+        name: str,
+        to: Bank | str | Path,
+        *,
+        check: Any = None,
+        version: int | None = None,
+        new_name: str | None = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Move a task to the bank of another base of the same shape, with the inlays on which it is built.
+
+        Return its entry there; the task also stays here. `check` is labelled data: the task is scored on both bases,
+        and both scores are stored. `new_name`: its name in the other bank.
+        """
+        from intarsia.bank.moving import Side, check_rows, move
 
         entry = self.store.entry(name, version)
-        inlay = self.store.load(name, entry.version)
-        method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
-        keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
-        check_folder(folder, force, keep)  # fail before the slow loading of the base
-        return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+        check_rows(entry, check)
+        target = to if isinstance(to, Bank) else Bank(to, device=self.device, precision=self.precision)
+        target.check_learning(new_name or name)
+        sides = Side(self.store, self.encoder), Side(target.store, target.encoder)
+        return move(*sides, entry, check, new_name or name, serve_anyway=serve_anyway)
+
+    def export(
+        self,
+        name: str,
+        folder: str | Path,
+        version: int | None = None,
+        *,
+        format: str = "merged",
+        license: str | None = None,
+        force: bool = False,
+    ) -> Exported:
+        """Write a task as a folder that gives the same predictions without Intarsia.
+
+        `format` is `"merged"`, a plain `transformers` model with the task merged into its weights, or that of a library
+        of adapters: `"adapterhub"`, `"peft"`, `"sft"`. What a format cannot express is refused with the reason.
+        `license` is stated in the card of an adapter. `force` replaces a folder that is not empty.
+        """
+        from intarsia.bank.exports import export
+
+        return export(
+            self.store, lambda: self.encoder, name, folder, version, format=format, licence=license, force=force
+        )
 
     def import_(
         self,

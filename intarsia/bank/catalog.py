@@ -92,6 +92,17 @@ class Catalog:
             index.update(put, gone)
             return sorted(index.rows[key] for key in stamps if key in index.rows)
 
+    def find(self, digest: str) -> IndexRow | None:
+        """Return the oldest intact row with this digest. It costs one listing of its task's folder, or of the whole
+        bank if the file is not where it was."""
+        with self._lock:
+            names = {name for name, _ in self._opened().with_digest(digest)}
+        for name in (*sorted(names), None):
+            rows = [row for row in self.look(name) if row.digest == digest and row.state == "ok"]
+            if rows:
+                return rows[0]
+        return None
+
     def mark_damaged(self, name: str, version: int, reason: str) -> None:
         with self._lock:
             index = self._opened()

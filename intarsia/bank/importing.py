@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from intarsia import provenance
 from intarsia.bank.inlay import Inlay
+from intarsia.bank.scored import store_score
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
 from intarsia.errors import ExchangeError
@@ -19,7 +20,6 @@ from intarsia.exchange.adapter import HEADLESS, Adapter
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
 from intarsia.methods import to_dict
-from intarsia.tasks.examples import Kind
 from intarsia.tasks.heads import pool, pooler_instead
 
 if TYPE_CHECKING:
@@ -138,17 +138,6 @@ def _opened(source: str | Path, hub: bool, revision: str | None) -> tuple[Source
 
 def _store_score(inlay: Inlay, encoder: Encoder, rows: Any) -> None:
     """Score the inlay on labelled rows and store the score as that of its test part."""
-    from intarsia.serve.scoring import RESAMPLES, predictions_of
-    from intarsia.tasks.data import content_hash, load_examples
-    from intarsia.tasks.metrics import default_metric
-
     if inlay.kind == HEADLESS:
         raise ExchangeError("--check needs a head: the adapter has none, so it gives no answers to score.")
-    kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
-    examples = load_examples(rows, kind=kind, labels=labels)
-    learned, metric = inlay.learned_on(encoder), default_metric(kind, labels)
-    inputs, found = predictions_of(learned, examples, encoder, max_length=inlay.interface.max_length)
-    interval = learned.task_kind.measure(metric, examples, inputs, found, RESAMPLES)
-    test = {"value": interval.value, "low": interval.low, "high": interval.high, "examples": len(examples)}
-    inlay.metrics.update({"metric": metric, "test": test})
-    inlay.data["test_sha256"] = content_hash({"test": examples})
+    store_score(inlay, inlay.learned_on(encoder), encoder, rows)

@@ -21,11 +21,13 @@ from intarsia.version import __version__
 for _commands in (
     "tasks",
     "predict",
+    "explain",
     "reports",
     "data",
     "lab",
     "paper",
     "bank",
+    "weights",
     "exchange",
     "serve",
 ):  # the order of the help

@@ -22,6 +22,7 @@ from intarsia.cli.shared import (
     KindOption,
     LabelColumn,
     LearnLengthOption,
+    LearnPoolingOption,
     LimitOption,
     LogOption,
     MaxBytesOption,
@@ -31,6 +32,8 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
+    StartOption,
+    SwapOption,
     TextColumn,
     ThresholdOption,
     TrunkDropoutOption,
@@ -43,6 +46,7 @@ from intarsia.cli.shared import (
     quick_start,
     read_class_weights,
     read_length,
+    read_swap,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -116,7 +120,8 @@ def learn(
     limit: LimitOption = None,
     method: MethodOption = None,
     option: SetOption = None,
-    pooling: PoolingOption = "mean",
+    pooling: LearnPoolingOption = None,
+    start_from: StartOption = None,
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
@@ -144,11 +149,12 @@ def learn(
 
     The bank keeps the epoch with the best validation score. The command prints its test score with a 95 % interval.
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
-    The same command resumes an interrupted or killed run.
+    The same command resumes an interrupted or killed run. [cyan]--from[/] continues from the weights of a task.
     """  # fmt: skip
     opened = open_bank(bank, encoder, device, precision)
     opened.store.check_name(name)
     opened.store.check_writable(name)  # before data and base are loaded, which may take long
+    from intarsia.bank.family import resolved
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
@@ -158,7 +164,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     opened.check_learning(name)
     FileFormat.of(sep, encoding)
-    chosen = parse(method or "houlsby-64", option or ()) if method or option else None
+    chosen = resolved(opened.store, parse(method or "houlsby-64", option or ())) if method or option else None
     with hushed(quiet):
         task = load_named(
             data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
@@ -183,7 +189,7 @@ def learn(
     explain = "--no-sweep" if sweep is None else None
     with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
-            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
+            name, task, chosen, pooling=pooling, start_from=start_from, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
             progress=False, callbacks=[*(log or ()), *([events] if events else ())], serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import learned
@@ -342,6 +348,7 @@ def evaluate(
     drop_missing: DropOption = False,
     version: VersionOption = None,
     threshold: ThresholdOption = None,
+    swap: SwapOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     max_bytes: MaxBytesOption = None,
@@ -367,7 +374,7 @@ def evaluate(
     if every:
         from intarsia.cli.precision_table import evaluate_all
 
-        alone = (name, data, metric, text, pair, label, version, threshold, figures, sep, encoding)
+        alone = (name, data, metric, text, pair, label, version, threshold, swap, figures, sep, encoding)
         if any(value is not None for value in alone) or mistakes:
             raise IntarsiaError("--all takes only --data, --texts, --limit and the options of the bank.")
         evaluate_all(existing_bank(bank, encoder, device, precision), sources or (), texts, limit, json)
@@ -382,8 +389,8 @@ def evaluate(
         check_metric(metric, cast(Kind, header.kind), header.labels)
     quick_start(opened, encoder, device)
     found = opened.evaluate(
-        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label, sep=sep,
-        encoding=encoding, drop_missing=drop_missing,
+        name, data, metric=metric, version=version, threshold=threshold, swap=read_swap(swap), text=text, pair=pair,
+        label=label, sep=sep, encoding=encoding, drop_missing=drop_missing,
     )  # fmt: skip
     if figures is not None:
         from intarsia.lab.task_figures import write_figures

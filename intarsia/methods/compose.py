@@ -125,6 +125,14 @@ class Composite(Method):
     def changes_base(self) -> bool:  # type: ignore[override]
         return any(own_method(part).changes_base for part in self.parts if isinstance(part, Method))
 
+    @property
+    def not_merged(self) -> str:
+        trained = list(trained_parts(self))
+        kind = next((part.name for part in trained if part.merged_as != "tensors"), None)
+        if kind is not None:
+            return f"a composition with the part {kind} has no sum of the same form"
+        return next((part.not_merged for part in trained if part.not_merged), "")
+
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The parts; raises if one of them is still a name."""

@@ -38,6 +38,10 @@ class DoRA(LoRA):
     def count(self, shape: Shape) -> int:
         return super().count(shape) + sum(n.outputs for n in self._linears(shape))
 
+    @property
+    def not_merged(self) -> str:
+        return "each scale depends on the norm of the whole changed weight, so no DoRA computes the sum of two"
+
     def change(self, view: SiteView, h: Tensor) -> Tensor:
         return self.output(view, h) - h
 

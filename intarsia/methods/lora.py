@@ -13,6 +13,7 @@ from intarsia.methods.bitfit import BitFit
 from intarsia.methods.method import (
     Category,
     Layers,
+    MergedAs,
     Method,
     Plain,
     Preset,
@@ -52,6 +53,7 @@ class LoRA(Method):
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     newer: ClassVar[tuple[str, ...]] = ("biases",)
     mergeable: ClassVar[bool] = True
+    merged_as: ClassVar[MergedAs] = "low rank"
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ Layers = tuple[int, ...] | Literal["all-but-last"] | None
 LARGEST = 2**24  # of an option, unless its method has a lower limit
 
 Tensors = Mapping[str, "Tensor"]
+MergedAs = Literal["tensors", "low rank", "entries"]
 Category = Literal[
     "modules of its own", "changes inside layers", "weights of the base", "a sparse difference", "frozen features"
 ]
@@ -69,6 +70,8 @@ class Method:
     recipe: ClassVar[Mapping[str, Any]] = {}  # training settings that differ from `Settings()`
     changes_base: ClassVar[bool] = False  # its weights replace the base's, so it runs exclusively in a pass
     mergeable: ClassVar[bool] = False  # whether `merge` is implemented
+    # What methods/merging.py adds up to merge inlays: the tensors, products of two, or the entries of a difference.
+    merged_as: ClassVar[MergedAs] = "tensors"
     cached: ClassVar[bool] = False  # trains on cached states of the plain base
 
     @property
@@ -86,6 +89,11 @@ class Method:
     def wants(self) -> tuple[str, ...]:
         """The additional states that the method reads from `SiteView`: "sublayer_input", "layer_input"."""
         return ()
+
+    @property
+    def not_merged(self) -> str:
+        """The reason why inlays of the method cannot be merged with each other; empty if they can."""
+        return ""
 
     def check(self, shape: Shape) -> None:
         """Raise an error with the reason if the method cannot work on a base of this shape."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
-from intarsia.encoder.packed import Segment, by_token_budget, pack, rung
+from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
 from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
@@ -236,6 +236,13 @@ class Predictor:
                 if not rows[order[i]].embed:
                     out[order[i]] = output
         return out
+
+    def logits_with_gradients(self, resident: Resident, batch: Batch, segments: Sequence[Segment]) -> Tensor:
+        """Return the logits of rows of one task, with gradients where they are enabled."""
+        groups = self._groups([range(batch.rows)], [resident])
+        states = self.encoder.forward(batch, groups, weights=resident.weights)
+        rows = pool(states, batch, resident.learned.head.pooling)
+        return self._logits(resident, rows, resident.weights, segments)
 
     def _shared(
         self, segments: Sequence[Segment], keys: Sequence[str | None], held: Mapping[str, Resident]
