@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import intarsia
+from intarsia import LoRA, Stack
+from intarsia.bank import family
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.owners import Owners
 from intarsia.encoder.packed import Segment, pack
@@ -21,7 +23,9 @@ from intarsia.encoder.site_view import SiteView
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bapna, Bottleneck, Method, Pfeiffer, from_dict, invertible, to_dict
+from intarsia.methods.held import Held, parts_of
 from intarsia.methods.method import lowest
+from intarsia.tasks.learned import Learned
 from intarsia.tasks.word_head import WordHead
 from tests.support.families import FAMILY_NAMES, config, save_tiny, tiny
 from tests.support.token_tasks import topics
@@ -177,3 +181,45 @@ def test_a_language_is_learned_and_answers_with_the_inverse(tmp_path: Path) -> N
     found = answer.masks[0]["words"][0]
     assert found["probability"] == pytest.approx(float(inverted.max()), abs=1e-5)
     assert abs(float(inverted.max()) - float(left_out.max())) > 1e-3
+
+
+def test_words_are_learned_over_an_invertible_inlay_and_both_inverses_apply(tmp_path: Path) -> None:
+    bank = intarsia.open(tmp_path / "bank", save_tiny(tmp_path / "base"))
+    (tmp_path / "texts.txt").write_text("\n".join(topics(40, 0)))
+    options = {"kind": "words", "learning_rate": 1e-2, "epochs": 2, "batch_size": 16, "max_length": 24}
+    language = Pfeiffer(8, invertible=True)
+    bank.learn("language", str(tmp_path / "texts.txt"), language, **options)
+    before = (bank.store.load("language")).digest
+    domain = Stack("language", Bottleneck(3, norms=False, invertible=True, activation="tanh"))
+    bank.learn("domain", str(tmp_path / "texts.txt"), domain, **options)
+    assert bank.store.load("language").digest == before
+    learned = family.learned_on(bank.store, bank.store.load("domain"), bank.encoder)
+    assert learned.method.inverts_words and not Stack(Pfeiffer(3), LoRA(2)).inverts_words
+    (answer,) = bank.predict("domain", ["red [MASK] blue green"])
+    encoder, method = bank.encoder, learned.method
+    (parent,) = learned.parents.values()
+    own = {**learned.method_tensors, **{f"0.{name}": t for name, t in parent.method_tensors.items()}}
+    rows = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
+    forward_both = rows
+    for number, activation in ((0, "relu"), (1, "tanh")):
+        part = {name.removeprefix(f"{number}."): t for name, t in own.items() if name.startswith(f"{number}.")}
+        slots = {name: t[None] for name, t in part.items()}
+        view = SiteView(*invertible.PLACE, slots, Owners((0,), (6,)))
+        forward_both = invertible.forward(view, forward_both, activation)
+    assert torch.allclose(method.words(own, forward_both), rows, rtol=0, atol=1e-5)
+    (segment,) = encoder.tokenize(["red [MASK] blue green"])
+    slots = {name: t[None] for name, t in learned.method_tensors.items()}
+    parts = parts_of([Held(method, slots, 0, held(learned))], encoder.shape)
+    group = Group(method, method.places(encoder.shape), slots, 0, (0,), (1,), parts)
+    with torch.no_grad():
+        state = encoder.forward(pack([segment]), [group])[2:3]
+        logits = WordHead().logits(learned.head_tensors, state, encoder, words=lambda rows: method.words(own, rows))
+    assert answer.masks is not None
+    assert answer.masks[0]["words"][0]["probability"] == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
+
+
+def held(learned: Learned) -> dict[str, Held]:
+    return {
+        digest: Held(parent.method, {n: t[None] for n, t in parent.method_tensors.items()}, 0)
+        for digest, parent in learned.parents.items()
+    }
