@@ -50,8 +50,8 @@ def import_case(library: str, format: str, folder: Path, work: Path) -> Result:
     encoder = encoder_of(work / f"base-{case['family']}")
     try:
         source = Source(folder / "adapter")
-        _, adapter = read_adapter(source, encoder, format)
-        inlay = inlay_of_adapter("case", adapter.with_labels(None), encoder, {})
+        _, adapter = read_adapter(source, encoder, format, base_is_the_same=True)
+        inlay = inlay_of_adapter("case", adapter.with_labels(None, case.get("kind")), encoder, {})
     except IntarsiaError as error:
         return Result(*at, refused=str(error))
     return Result(*at, difference(inlay, encoder, batch, expected), adapter.folded)
