@@ -651,16 +651,15 @@ class Bank:
         labelled data, whose score is stored.
 
         Every flag and tensor of the file must have its place, or the import fails. The first answers must be finite.
+        A whole setup of AdapterHub becomes a composition; its adapters become inlays of their own (`NAME-ADAPTER`).
         """
-        from intarsia.bank import succession
-        from intarsia.bank.importing import imported
+        from intarsia.bank.importing import add_imported
 
         self.check_learning(name)
-        inlay = imported(
-            name, source, self.encoder, format=format, labels=labels, kind=kind, headless=headless,
-            base_is_the_same=base_is_the_same, hub=hub, revision=revision, check=check,
+        return add_imported(
+            self.store, name, source, self.encoder, format=format, labels=labels, kind=kind, headless=headless,
+            base_is_the_same=base_is_the_same, hub=hub, revision=revision, check=check, serve_anyway=serve_anyway,
         )  # fmt: skip
-        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
 
     def check_learning(self, name: str) -> None:
         """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""
