@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia import IA3, DoRA, LayerNorms, LoRA, LotteryTicket, Pfeiffer, Prefix
+from intarsia import IA3, Bottleneck, DoRA, LayerNorms, LoRA, LotteryTicket, Pfeiffer, Prefix
 from intarsia.errors import ExchangeError, IntarsiaError
 from intarsia.methods import Method
 from tests.support.families import opinions, save_tiny
@@ -25,6 +25,11 @@ FORMATS: list[tuple[str, Method]] = [
     ("peft", IA3()),
     ("peft", LayerNorms()),
     ("peft", Prefix(4, offset=4)),
+    ("adapterhub", Pfeiffer(3)),
+    ("adapterhub", Bottleneck(4, norms=False, layers=(0, 2), sizes=(3, 5), norm_before=True)),
+    ("adapterhub", LoRA(3, targets=("query", "ffn.up"), layers=(1,))),
+    ("adapterhub", IA3(sites=("key", "value", "ffn.up"))),
+    ("adapterhub", Prefix(4)),
     ("sft", LotteryTicket(entries=50)),
     ("sft", LotteryTicket(entries=50, norms=True)),
 ]

@@ -10,7 +10,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from intarsia import IA3, BitFit, Bottleneck, DiffPruning, DoRA, LayerNorms, LoRA, LotteryTicket, Pfeiffer, Prefix
+from intarsia import (
+    IA3,
+    BitFit,
+    Bottleneck,
+    DiffPruning,
+    DoRA,
+    LayerNorms,
+    LoRA,
+    LotteryTicket,
+    Pfeiffer,
+    Prefix,
+    Stack,
+)
 from intarsia.bank.importing import inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
@@ -35,8 +47,26 @@ METHODS: dict[str, Method] = {
     "prefix tuning": Prefix(4),
     "prefix tuning, offset": Prefix(4, offset=4),
     "BitFit": BitFit(),
+    "(IA)³, outputs": IA3(sites=("key", "value", "ffn.up")),
+    "(IA)³, values": IA3(sites=("value", "ffn.up"), layers=(0, 2)),
+    "prefix tuning, chosen layers": Prefix(2, layers=(0, 2)),
     "Houlsby": Bottleneck(4),
     "Pfeiffer": Pfeiffer(4),
+    "Pfeiffer, invertible": Pfeiffer(3, invertible=True),
+    "bottleneck": Bottleneck(4, norms=False, activation="swish"),
+    "bottleneck, parallel, scaled": Bottleneck(
+        3, "ffn", norms=False, parallel=True, scaling=4.0, learned_scaling="scalar", activation="relu"
+    ),
+    "bottleneck, norms of its own": Bottleneck(5, norms=False, norm_before=True, norm_after="sum"),
+    "bottleneck, reads LN(h + x)": Bottleneck(
+        5, "ffn", norms=False, base_norm_before=True, residual="sum", activation="leaky_relu"
+    ),
+    "bottleneck, without the base's norm": Bottleneck(
+        3, "ffn", norms=False, base_norm_before=True, residual="read", base_norm_after=False
+    ),
+    "bottleneck, reads h + x": Bottleneck(3, "ffn", norms=False, sum_before=True, residual="sum"),
+    "bottleneck, chosen layers": Bottleneck(3, norms=False, layers=(0, 2), sizes=(3, 7), scaling=0.5),
+    "union": Stack(Prefix(2), Pfeiffer(3), LoRA(2, 3.0, targets=("value",))),
     "LT-SFT": LotteryTicket(entries=200),
     "LT-SFT with norms": LotteryTicket(entries=200, norms=True),
     "diff-pruning": DiffPruning(entries=200),
@@ -54,14 +84,15 @@ OWN_HIDDEN = {"distilbert": Hidden("relu"), "electra": Hidden("gelu_exact"), "de
               "modernbert": Hidden("gelu_exact", norm=True)}  # fmt: skip
 
 
-def cases(family: str) -> Iterator[tuple[str, Method, str]]:
+def cases(family: str, format: str) -> Iterator[tuple[str, Method, str]]:
     """Yield name, method and head of each case of a family."""
     for name, method in METHODS.items():
-        shared = family == "albert" and isinstance(method, LoRA) and method.layers
+        shared = family == "albert" and getattr(method, "layers", None)
         if not shared:
             yield name, method, "class head"
     for head in HEADS:
-        yield f"head: {head}", LoRA(2, 3.0, targets=("value",)), head
+        method = METHODS["LT-SFT"] if format == "sft" else LoRA(2, 3.0, targets=("value",))
+        yield f"head: {head}", method, head
 
 
 def adapter_of(method: Method, head: str, encoder: Encoder, seed: int = 0) -> Adapter:
@@ -117,7 +148,7 @@ def write_cases(library: str, format: str, work: Path, families: Sequence[str]) 
     refused = []
     for family in families:
         encoder = encoder_of(base(work, family))
-        for name, method, head in cases(family):
+        for name, method, head in cases(family, format):
             folder = work / library / "write" / f"{family}, {name}"
             shutil.rmtree(folder, ignore_errors=True)
             try:
