@@ -227,7 +227,9 @@ class Engine:
     # The engine's thread.
 
     def _run(self) -> None:
-        running: deque[Running] = deque()  # at most two: the next pass is prepared while one runs
+        running: deque[Running] = deque()
+        # A GPU runs one pass while the next one is prepared. On a CPU a started pass is over: its answers go at once.
+        most = 1 if self.encoder.device.type == "cpu" else 2
         while True:
             with self._wake:
                 while not (running or self._tasks or self._closed or self._waiting):
@@ -243,7 +245,7 @@ class Engine:
                     self._wake.wait(0.05)  # all that waits is being read again
             if rows and (started := self._start(rows, needed)) is not None:
                 running.append(started)
-            if running and (not rows or len(running) == 2):
+            if running and (not rows or len(running) == most):
                 self._finish(running.popleft())
 
     def _next_pass(self) -> tuple[list[Row], dict[str, Staged | None]]:

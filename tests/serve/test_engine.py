@@ -150,6 +150,22 @@ def test_a_call_is_admitted_whole_or_not_at_all(held: tuple[Engine, Callable[[],
     assert engine.stats().queue_tokens == 0
 
 
+def test_answers_do_not_wait_for_the_next_pass(
+    held: tuple[Engine, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, let_go = held
+    calls = [engine.submit([Ask("houlsby", " ".join(["good"] * 40))]) for _ in range(3)]  # a pass each
+    done: list[list[bool]] = []
+    start = engine.predictor.start
+    monkeypatch.setattr(
+        engine.predictor, "start", lambda *given: (done.append([call.done for call in calls]), start(*given))[1]
+    )
+    let_go()
+    for call in calls:
+        call.result()
+    assert done == [[False, False, False], [True, False, False], [True, True, False]]
+
+
 def test_deadlines_and_cancelled_calls_leave_the_queue(held: tuple[Engine, Callable[[], None]]) -> None:
     engine, let_go = held
     late = engine.submit([Ask("h0", "good")], deadline=time.monotonic())
