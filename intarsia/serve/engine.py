@@ -181,6 +181,10 @@ class Engine:
             self._thread.join()
         self._readers.shutdown(wait=True)
 
+    def check_room(self) -> None:
+        """Raise `Overloaded` if `submit` would do so whatever the request: without a look at its texts."""
+        self._refuse_if_full(0)
+
     def _is_full(self, tokens: int) -> bool:
         return self._waiting_tokens > 0 and self._waiting_tokens + tokens > (self.limits.queue_tokens or 0)
 
