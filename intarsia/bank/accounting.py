@@ -42,10 +42,11 @@ class BankCost:
     base: int
     tasks: tuple[TaskCost, ...]
     damaged: tuple[str, ...]  # tasks whose file cannot be read; the sums leave them out
+    parents: tuple[TaskCost, ...] = ()  # inlays that are not served, on which served ones are built; without heads
 
     @property
     def method(self) -> int:
-        return sum(task.method for task in self.tasks)
+        return sum(task.method for task in (*self.tasks, *self.parents))
 
     @property
     def head(self) -> int:
@@ -53,7 +54,7 @@ class BankCost:
 
     @property
     def bytes(self) -> int:
-        return sum(task.bytes for task in self.tasks)
+        return sum(task.bytes for task in (*self.tasks, *self.parents))
 
     @property
     def total(self) -> float:
@@ -70,8 +71,9 @@ class BankCost:
         return len(self.tasks)
 
 
-def account(entries: Iterable[Entry], base_parameters: int) -> BankCost:
-    """Return the cost of `entries` (one for each task) over a base with `base_parameters` parameters."""
+def account(entries: Iterable[Entry], base_parameters: int, parents: Iterable[Entry] = ()) -> BankCost:
+    """Return the cost of `entries` (one for each task) over a base with `base_parameters` parameters. `parents` are
+    other inlays on which these are built: each counts once, however many are built on it, and without its head."""
     if base_parameters <= 0:
         raise BankError(
             f"Cannot compute the cost of a bank over a base of {base_parameters} parameters; expected the base's own "
@@ -87,4 +89,8 @@ def account(entries: Iterable[Entry], base_parameters: int) -> BankCost:
         tasks.append(
             TaskCost(entry.name, entry.version, base_parameters, counts["method"], counts["head"], entry.bytes)
         )
-    return BankCost(base_parameters, tuple(tasks), tuple(damaged))
+    needed = tuple(
+        TaskCost(parent.name, parent.version, base_parameters, parent.header.parameters["method"], 0, parent.bytes)
+        for parent in parents
+    )
+    return BankCost(base_parameters, tuple(tasks), tuple(damaged), needed)

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from intarsia.bank import family
 from intarsia.bank.accounting import BankCost, account
 from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
-from intarsia.tasks.examples import Kind
-from intarsia.tasks.headless import check_answers
+from intarsia.tasks.examples import Kind, check_answers
 from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from intarsia.serve.engine import Engine
     from intarsia.serve.explanation import By, Explanation
     from intarsia.serve.limits import Limits
+    from intarsia.serve.parallel import Parallel
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.heads import Pooling
     from intarsia.tasks.lengths import Proposal
@@ -202,7 +203,7 @@ class Bank:
 
         self._check_trains()
         self.check_learning(name)
-        method = None if method is None else as_method(method)
+        method = None if method is None else family.resolved(self.store, as_method(method))
         settings, columns = split_options(options, settings, loaded=isinstance(data, TaskData))
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
@@ -226,7 +227,7 @@ class Bank:
                 return self.sweep(
                     {name: task}, pooling=pooling, callbacks=heard, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
-            job = Job(name, task, used_method, pooling, used)
+            job = family.with_parents(self.store, Job(name, task, used_method, pooling, used), self.encoder)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
@@ -294,24 +295,45 @@ class Bank:
             raise PrecisionError(SERVES_ONLY)
 
     @overload
-    def predict(self, task: str, texts: Texts, *, version: int | None = None) -> list[Prediction]: ...
+    def predict(
+        self, task: str, texts: Texts, *, version: int | None = None, swap: Mapping[str, str] | None = None
+    ) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
+    @overload
+    def predict(self, task: Parallel, texts: Texts) -> list[dict[str, Prediction]]: ...
 
     def predict(
-        self, task: str | Sequence[tuple[str, Text]], texts: Texts | None = None, *, version: int | None = None
-    ) -> list[Prediction]:
+        self,
+        task: str | Sequence[tuple[str, Text]] | Parallel,
+        texts: Texts | None = None,
+        *,
+        version: int | None = None,
+        swap: Mapping[str, str] | None = None,
+    ) -> list[Prediction] | list[dict[str, Prediction]]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
 
         `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
         learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
         (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
         prediction. `version` asks another version of the task than the served one.
-        """
-        from intarsia.bank.frames import requests_of
-        from intarsia.serve.ask import Ask
 
-        asks = [Ask(name, text, version) for name, text in requests_of(self.store, task, texts, version)]
+        `Parallel("topic", "tone")` in place of a task asks several tasks for each text; the result has a mapping from
+        task to prediction for each text. `swap={"medical": "legal"}` lets another inlay stand in for one on which the
+        task is built: another language or domain.
+        """
+        from intarsia.bank.frames import parallel_requests, requests_of
+        from intarsia.serve.ask import Ask
+        from intarsia.serve.parallel import Parallel
+
+        swapped = family.swap_pairs(swap)
+        if not isinstance(task, str) and (version is not None or swapped):
+            raise IntarsiaError("version and swap are for one task: predict(task, texts, …).")
+        if isinstance(task, Parallel):
+            requests = parallel_requests(self.store, task, texts)
+            answers = iter(self._answers([Ask(name, text, at) for row in requests for name, at, text in row]))
+            return [{shown: cast("Prediction", next(answers).prediction) for shown in task.tasks} for _ in requests]
+        asks = [Ask(name, text, version, swap=swapped) for name, text in requests_of(self.store, task, texts, version)]
         return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
 
     def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
@@ -402,11 +424,12 @@ class Bank:
         metric: Any = None,
         version: int | None = None,
         threshold: float | None = None,
+        swap: Mapping[str, str] | None = None,
         **columns: Any,
     ) -> Evaluation:
         """Return a task's score on labelled data: the test part of a folder, or all rows of a file, list or frame.
 
-        `metric` is a name, or a function of the true and the predicted labels.
+        `metric` is a name, or a function of the true and the predicted labels. `swap`: as in `predict`.
         """
         from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
@@ -420,7 +443,9 @@ class Bank:
         check_metric(metric, kind, labels)
         known = inlay.data.get("columns")
         examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
-        learned = inlay.learned_on(self.encoder)
+        family.swap_pairs(swap)
+        swapped = family.swapped_parents(self.store, name, inlay, swap) if swap else None
+        learned = family.learned_on(self.store, inlay, self.encoder, swapped=swapped)
         if threshold is not None:
             learned = dataclasses.replace(learned, task_kind=learned.task_kind.at_threshold(threshold))
         inputs, rows = predictions_of(learned, examples, self.encoder, max_length=inlay.interface.max_length)
@@ -437,10 +462,22 @@ class Bank:
         bound = self.store.encoder
         if bound is None:
             raise UnknownTask(f"The bank {self.store.folder} holds no task yet; learn one with `intarsia learn`.")
-        return account(self.tasks(), int(bound["parameters"]))
+        served = self.tasks()
+        return account(served, int(bound["parameters"]), family.unserved_parents(self.store, served))
 
     def show(self, name: str, version: int | None = None) -> Entry:
         return self.store.entry(name, version)
+
+    def relatives(self, name: str, version: int | None = None) -> family.Relatives:
+        """Return the inlays on which a task is built, and those that are built on it."""
+        return family.relatives(self.store, self.store.entry(name, version))
+
+    def copy(self, name: str, to: Bank | str | Path, version: int | None = None) -> list[Entry]:
+        """Copy a task to another bank over the same base, with all inlays on which it is built; return their entries
+        there, the task's last. What the other bank has already is not stored twice."""
+        from intarsia.bank.copying import copy_family
+
+        return copy_family(self.store, to.store if isinstance(to, Bank) else Store(to), name, version)
 
     def versions(self, name: str) -> list[Entry]:
         return self.store.versions(name)
@@ -449,8 +486,9 @@ class Bank:
         """Copy an older version to a new version number, so that the bank serves it again."""
         return self.store.restore(name, version)
 
-    def remove(self, name: str, version: int | None = None) -> None:
-        self.store.remove(name, version)
+    def remove(self, name: str, version: int | None = None, *, force: bool = False) -> None:
+        """Delete a version or, by default, a task. An inlay on which others are built stays, unless `force`."""
+        self.store.remove(name, version, force=force)
 
     def verify(self, *, rebuild: bool = False) -> list[Problem]:
         """Check every file and return the problems. If the base can be loaded without a download, the tensors are also
@@ -471,6 +509,64 @@ class Bank:
                     for name in proof.changed_files(folder)
                 ]  # fmt: skip
         return []
+
+    def merge(
+        self,
+        name: str,
+        tasks: Mapping[str, float],
+        how: str = "linear",
+        *,
+        scale: float = 1.0,
+        density: float = 0.2,
+        drop: float = 0.9,
+        seed: int = 0,
+        rank: int | None = None,
+        head: str | None = None,
+        check: Any = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Merge the weights of tasks (name → weight, `tone` or `tone@2`) into a new task, without training.
+
+        `how`: `"linear"` (the weighted mean), `"arithmetic"` (`scale` times the sum, also with negative weights),
+        `"ties"` (keeps the share `density` of each), `"dare"` (drops entries with the probability `drop`, by `seed`);
+        for LoRA also `"concat"` (the exact sum) and `"svd"` (the sum, reduced to `rank`).
+
+        Heads with the same labels are merged likewise; else `head` names the task whose head is used, or `"none"`.
+        `check` is labelled data, whose score is stored. The merged inlay does not depend on the others.
+        """
+        from intarsia.bank import succession
+        from intarsia.bank.merging import merged
+
+        self.check_learning(name)
+        inlay = merged(
+            self.store, self.encoder, name, tasks, how, scale=scale, density=density, drop=drop, seed=seed, rank=rank,
+            head=head, check=check,
+        )  # fmt: skip
+        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
+
+    def move(
+        self,
+        name: str,
+        to: Bank | str | Path,
+        *,
+        check: Any = None,
+        version: int | None = None,
+        new_name: str | None = None,
+        serve_anyway: bool = False,
+    ) -> Entry:
+        """Move a task to the bank of another base of the same shape, with the inlays on which it is built.
+
+        Return its entry there; the task also stays here. `check` is labelled data: the task is scored on both bases,
+        and both scores are stored. `new_name`: its name in the other bank.
+        """
+        from intarsia.bank.moving import Side, check_rows, move
+
+        entry = self.store.entry(name, version)
+        check_rows(entry, check)
+        target = to if isinstance(to, Bank) else Bank(to, device=self.device, precision=self.precision)
+        target.check_learning(new_name or name)
+        sides = Side(self.store, self.encoder), Side(target.store, target.encoder)
+        return move(*sides, entry, check, new_name or name, serve_anyway=serve_anyway)
 
     def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
         """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.

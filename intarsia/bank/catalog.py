@@ -92,6 +92,17 @@ class Catalog:
             index.update(put, gone)
             return sorted(index.rows[key] for key in stamps if key in index.rows)
 
+    def find(self, digest: str) -> IndexRow | None:
+        """Return the oldest intact row with this digest. It costs one listing of its task's folder, or of the whole
+        bank if the file is not where it was."""
+        with self._lock:
+            names = {name for name, _ in self._opened().with_digest(digest)}
+        for name in (*sorted(names), None):
+            rows = [row for row in self.look(name) if row.digest == digest and row.state == "ok"]
+            if rows:
+                return rows[0]
+        return None
+
     def mark_damaged(self, name: str, version: int, reason: str) -> None:
         with self._lock:
             index = self._opened()
@@ -131,6 +142,15 @@ class Catalog:
             if self._listed_at is not None:
                 self._names.setdefault(name.lower(), set()).add(name)
                 self._listed_at, self.sweepable = self._changed(), False
+
+    def remove_folder(self, name: str) -> None:
+        """Remove the empty folder of a task: if nothing else has changed, this needs no new listing either."""
+        with self._lock:
+            current = self._listed_at is not None and self._changed() == self._listed_at
+            (self._inlays / name).rmdir()
+            if current:
+                self._names.get(name.lower(), set()).discard(name)
+                self._listed_at = self._changed()
 
     def _changed(self) -> int | None:
         """Return when the folder of the tasks last changed, or None if there is none."""

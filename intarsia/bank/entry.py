@@ -53,7 +53,7 @@ class Problem:
     reason: str
     name: str | None = None
     version: int | None = None
-    state: str = "damaged"  # or "misplaced"
+    state: str = "damaged"  # or "misplaced", or "incomplete": an inlay that it is built on is lost
 
     def __str__(self) -> str:
         return self.reason

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -26,10 +26,12 @@ from torch import Tensor
 from intarsia import files
 from intarsia.bank.export_readme import readme
 from intarsia.bank.inlay import Inlay
+from intarsia.encoder.activations import activate
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import METHODS, Method, from_dict
 from intarsia.methods.method import Plain
+from intarsia.tasks.heads import norm_eps
 
 TOLERANCE = 1e-4  # relative to the largest logit: float32 sums in another order round differently
 LONG_PROBE = 512  # tokens of the longest probe; longer limits are not tested
@@ -98,7 +100,7 @@ def export(
             files.make_folder(folder.parent)
             temporary.mkdir()
             made.write(temporary)
-            text = readme(inlay, version, made.name, made.limit, made.options)
+            text = readme(inlay, version, made.name, made.limit, made.options, norm_eps(encoder))
             (temporary / "README.md").write_text(text, encoding="utf-8")
         difference, probes = made.compare(temporary)
         if not difference <= TOLERANCE:
@@ -111,7 +113,7 @@ def export(
             check_folder(folder, force, keep)
             _place(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_folder(temporary)
     head = None if made.classifier else "head.safetensors"
     return Exported(inlay.name, version, folder, made.name, head, difference, probes, size)
 
@@ -127,13 +129,16 @@ class _Model:
         self.weights = merged(inlay, method, encoder)
         self.temperature = float(inlay.head.get("temperature", 1.0))
         scaled = ("output.weight", "output.bias")  # so that the folder's probabilities are the bank's
+        learned = inlay.learned_on(encoder)
         self.head = {
             name: tensor / self.temperature if name in scaled else tensor
-            for name, tensor in inlay.learned_on(encoder).head_tensors.items()
+            for name, tensor in learned.head_tensors.items()
         }
+        self.hidden = learned.head.hidden
         if pooling == "pooler":
             self.head |= {f"pooler.{kind}": self.weights[f"{pooler}.{kind}"] for kind in ("weight", "bias")}
-        self.classifier = encoder.family.classifier if "pooler.weight" in self.head else None
+        dense = "pooler.weight" in self.head and self.hidden is None
+        self.classifier = encoder.family.classifier if dense else None
         # If the base has no pooler, `transformers` would add a random one.
         self.options = {} if self.classifier or shape.pooler or pooler is None else {"add_pooling_layer": False}
         self.name = ""
@@ -242,6 +247,11 @@ class _Model:
         rows = (states * mask).sum(1) / mask.sum(1) if self.inlay.head["pooling"] == "mean" else states[:, 0]
         if "pooler.weight" in head:
             rows = torch.tanh(rows @ head["pooler.weight"].T + head["pooler.bias"])
+        if self.hidden:
+            rows = activate(rows @ head["hidden.weight"].T + head["hidden.bias"], self.hidden.activation)
+            if self.hidden.norm:
+                norm = head["norm.weight"], head["norm.bias"]
+                rows = F.layer_norm(rows, rows.shape[-1:], *norm, norm_eps(self.encoder))
         return rows @ head["output.weight"].T + head["output.bias"]
 
 
@@ -280,7 +290,7 @@ def _place(temporary: Path, folder: Path) -> None:
                 raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
         raise
     if old:
-        shutil.rmtree(old, ignore_errors=True)
+        files.remove_folder(old)
     with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
         files.sync_folder(folder.parent)
 

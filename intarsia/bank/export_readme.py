@@ -22,6 +22,19 @@ _ROWS = {
     ),
 }
 _ROWS["trained-pooler"] = _ROWS["pooler"]
+_ACTIVATIONS = {
+    "gelu": 'F.gelu(rows, approximate="tanh")',
+    "relu": "F.relu(rows)",
+    "tanh": "torch.tanh(rows)",
+    "swish": "F.silu(rows)",
+    "gelu_exact": "F.gelu(rows)",
+    "leaky_relu": "F.leaky_relu(rows)",
+    "quick_gelu": "rows * torch.sigmoid(1.702 * rows)",
+    "relu6": "F.relu6(rows)",
+    "mish": "F.mish(rows)",
+    "sigmoid": "torch.sigmoid(rows)",
+    "linear": "rows",
+}
 _HEADS = {
     "mean": "a linear layer on the mean of the token states",
     "cls": "a linear layer on the first token's state",
@@ -30,8 +43,9 @@ _HEADS = {
 }
 
 
-def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[str, Any]) -> str:
-    """Return the README. `model` is the class name in `transformers`; `options` are its `from_pretrained` options."""
+def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[str, Any], eps: float) -> str:
+    """Return the README. `model` is the class name in `transformers`; `options` are its `from_pretrained` options;
+    `eps` is the epsilon of its LayerNorms."""
     pairs = bool(inlay.data.get("pairs"))
     has_head = model.endswith("ForSequenceClassification")
     base = inlay.encoder.get("name", "")
@@ -45,13 +59,14 @@ def readme(inlay: Inlay, version: int, model: str, limit: int, options: Mapping[
         "",
         f"- Model: `{model}`; base `{Path(base).name if Path(base).is_absolute() else base}`, method "
         f"`{inlay.method['type']}`",
-        f"- Head ({where}): {_HEADS[inlay.head['pooling']]}",
+        f"- Head ({where}): {_HEADS[inlay.head['pooling']]}"
+        + (", with a hidden layer in front of it" if inlay.head.get("hidden") else ""),
         f"- Output: {_output(inlay)}",
         f"- Input: {'pairs of texts' if pairs else 'single texts'}, cut to {limit} tokens, including special tokens"
         + ("; the longer text of a pair is cut first" if pairs else ""),
         "",
         "```python",
-        *(_classifier(pairs, limit) if has_head else _encoder(inlay.head["pooling"], pairs, limit, options)),
+        *(_classifier(pairs, limit) if has_head else _encoder(inlay.head, pairs, limit, options, eps)),
         *_use(inlay, pairs, has_head),
         "```",
         *([] if has_head else _no_pipeline()),
@@ -90,10 +105,12 @@ def _classifier(pairs: bool, limit: int) -> list[str]:
     ]
 
 
-def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) -> list[str]:
+def _encoder(head: Mapping[str, Any], pairs: bool, limit: int, options: Mapping[str, Any], eps: float) -> list[str]:
+    hidden = head.get("hidden")
     more = "".join(f", {name}={value!r}" for name, value in options.items())
     return [
         "import torch",
+        *(["import torch.nn.functional as F"] if hidden else ()),
         "from safetensors.torch import load_file",
         "from transformers import AutoModel, AutoTokenizer",
         "",
@@ -103,8 +120,19 @@ def _encoder(pooling: str, pairs: bool, limit: int, options: Mapping[str, Any]) 
         'head = load_file(f"{folder}/head.safetensors")',
         *_function(pairs, limit),
         "        states = model(**inputs).last_hidden_state",
-        *_ROWS[pooling],
+        *_ROWS[head["pooling"]],
+        *(_hidden(hidden, eps) if hidden else ()),
         '    return rows @ head["output.weight"].T + head["output.bias"]',
+    ]
+
+
+def _hidden(hidden: Mapping[str, Any], eps: float) -> list[str]:
+    """Return the lines that compute the head's hidden layer."""
+    norm = f'F.layer_norm(rows, rows.shape[-1:], head["norm.weight"], head["norm.bias"], {eps!r})'
+    return [
+        '    rows = rows @ head["hidden.weight"].T + head["hidden.bias"]',
+        f"    rows = {_ACTIVATIONS[hidden['activation']]}",
+        *([f"    rows = {norm}"] if hidden["norm"] else ()),
     ]
 
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from intarsia.bank.family import task_and_version
 from intarsia.errors import DataError, IntarsiaError
-from intarsia.tasks.examples import Kind
+from intarsia.tasks.examples import Kind, check_answers
 from intarsia.tasks.frames import is_of, table_of_frame
-from intarsia.tasks.headless import check_answers
 from intarsia.tasks.requests import texts_of, texts_of_table
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from intarsia.bank.entry import Entry
     from intarsia.bank.store import Store
+    from intarsia.serve.parallel import Parallel
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.tables import RawTable
 
@@ -62,6 +63,15 @@ def requests_of(store: Store, task: Any, texts: Any, version: int | None = None)
         if not (isinstance(request, list | tuple) and len(request) == 2 and isinstance(request[0], str)):
             raise IntarsiaError(f"request {number} of predict: expected (task, text), found {_short(request)}.")
     return [(request[0], request[1]) for request in requests]
+
+
+def parallel_requests(store: Store, parallel: Parallel, texts: Any) -> list[list[tuple[str, int | None, Text]]]:
+    """The (task, version, text) requests of each text, one for each task."""
+    named = [task_and_version(task) for task in parallel.tasks]
+    columns = [_texts(f"predict(Parallel({name!r}, …), …)", store, name, texts, at) for name, at in named]
+    return [
+        [(name, at, text) for (name, at), text in zip(named, row, strict=True)] for row in zip(*columns, strict=True)
+    ]
 
 
 def texts_to_embed(store: Store, texts: Any, task: str | None) -> list[Any]:

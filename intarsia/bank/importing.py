@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from intarsia import provenance
 from intarsia.bank.inlay import Inlay
+from intarsia.bank.scored import store_score
 from intarsia.encoder.packed import pack
 from intarsia.encoder.routed import Group
 from intarsia.errors import ExchangeError
@@ -19,11 +20,11 @@ from intarsia.exchange.adapter import HEADLESS, Adapter
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
 from intarsia.methods import to_dict
-from intarsia.tasks.examples import Kind
 from intarsia.tasks.heads import pool, pooler_instead
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.encoder.packed import Batch
 
 PROBES = ("A first text.", "Another text, of more words than the first one has.")
 
@@ -54,6 +55,7 @@ def imported(
         "library": adapter.library,
         "base": adapter.base,
         **({"folded": list(adapter.folded)} if adapter.folded else {}),
+        **({"notes": list(adapter.notes)} if adapter.notes else {}),
     }
     inlay = inlay_of_adapter(name, adapter, encoder, {"imported": origin})
     check_first_answer(inlay, encoder)
@@ -90,13 +92,23 @@ def inlay_of_adapter(name: str, adapter: Adapter, encoder: Encoder, training: Ma
     )
 
 
-@torch.no_grad()
 def check_first_answer(inlay: Inlay, encoder: Encoder) -> None:
     """Raise unless the first answers are finite numbers: finite weights can still overflow."""
-    learned = inlay.learned_on(encoder)
     if encoder.tokenizer is None:
         raise ExchangeError("the bank's base has no tokenizer, so the import cannot compute a first answer.")
     batch = pack(encoder.tokenize(PROBES, max_length=inlay.interface.max_length), encoder.device)
+    states, outputs = answers(inlay, encoder, batch)
+    if not (bool(states.isfinite().all()) and bool(outputs.isfinite().all())):
+        raise ExchangeError(
+            f"the first answers of {inlay.name!r} contain NaN or infinity, so nothing was imported. The adapter's "
+            "values are too large, or its scale is wrong."
+        )
+
+
+@torch.no_grad()
+def answers(inlay: Inlay, encoder: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the last states [N, d] of a batch through an inlay, and the head's logits (without a head the states)."""
+    learned = inlay.learned_on(encoder)
     method, tensors, shape = learned.method, learned.method_tensors, encoder.shape
     tensors = {name: tensor.to(encoder.device) for name, tensor in tensors.items()}
     weights: dict[str, Tensor] = {}
@@ -107,17 +119,12 @@ def check_first_answer(inlay: Inlay, encoder: Encoder) -> None:
         slots = {name: tensor[None] for name, tensor in tensors.items()}
         groups = [Group(method, method.places(shape), slots, 0, (0,), (batch.rows,))]
     states = encoder.forward(batch, groups, weights=weights)
-    outputs = states
-    if inlay.kind != HEADLESS:
-        rows = pool(states, batch, learned.head.pooling)
-        head = {name: tensor.to(encoder.device) for name, tensor in learned.head_tensors.items()}
-        pooler = pooler_instead(encoder, tensors, weights)
-        outputs = learned.head.logits(head, rows, encoder, pooler=pooler, weights=weights)
-    if not (bool(states.isfinite().all()) and bool(outputs.isfinite().all())):
-        raise ExchangeError(
-            f"the first answers of {inlay.name!r} contain NaN or infinity, so nothing was imported. The adapter's "
-            "values are too large, or its scale is wrong."
-        )
+    if inlay.kind == HEADLESS:
+        return states, states
+    rows = pool(states, batch, learned.head.pooling)
+    head = {name: tensor.to(encoder.device) for name, tensor in learned.head_tensors.items()}
+    pooler = pooler_instead(encoder, tensors, weights)
+    return states, learned.head.logits(head, rows, encoder, pooler=pooler, weights=weights)
 
 
 def _opened(source: str | Path, hub: bool, revision: str | None) -> tuple[Source, str | None]:
@@ -131,17 +138,6 @@ def _opened(source: str | Path, hub: bool, revision: str | None) -> tuple[Source
 
 def _store_score(inlay: Inlay, encoder: Encoder, rows: Any) -> None:
     """Score the inlay on labelled rows and store the score as that of its test part."""
-    from intarsia.serve.scoring import RESAMPLES, predictions_of
-    from intarsia.tasks.data import content_hash, load_examples
-    from intarsia.tasks.metrics import default_metric
-
     if inlay.kind == HEADLESS:
         raise ExchangeError("--check needs a head: the adapter has none, so it gives no answers to score.")
-    kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
-    examples = load_examples(rows, kind=kind, labels=labels)
-    learned, metric = inlay.learned_on(encoder), default_metric(kind, labels)
-    inputs, found = predictions_of(learned, examples, encoder, max_length=inlay.interface.max_length)
-    interval = learned.task_kind.measure(metric, examples, inputs, found, RESAMPLES)
-    test = {"value": interval.value, "low": interval.low, "high": interval.high, "examples": len(examples)}
-    inlay.metrics.update({"metric": metric, "test": test})
-    inlay.data["test_sha256"] = content_hash({"test": examples})
+    store_score(inlay, inlay.learned_on(encoder), encoder, rows)

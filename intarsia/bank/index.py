@@ -64,28 +64,39 @@ class Index:
         self.persistent = not path.is_symlink() and (path.is_file() or not path.exists())
         self.rows: dict[Key, IndexRow] = self._read()
         self._keys: dict[str, set[Key]] = {}  # of each task
-        for key in self.rows:
-            self._keys.setdefault(key[0], set()).add(key)
+        self._by_digest: dict[str, set[Key]] = {}
+        for row in self.rows.values():
+            self._know(row)
 
     def of(self, name: str) -> dict[Key, IndexRow]:
         """Return the rows of one task, however many there are of others."""
         return {key: self.rows[key] for key in self._keys.get(name, ())}
 
+    def with_digest(self, digest: str) -> set[Key]:
+        """Return the keys of the rows with this digest, however many there are of others."""
+        return set(self._by_digest.get(digest, ()))
+
     def update(self, put: Collection[IndexRow], drop: Collection[Key] = ()) -> None:
         """Add or replace the rows `put`, and delete the rows `drop`."""
-        for key in drop:
-            self.rows.pop(key, None)
+        for key in (*drop, *(row.key for row in put)):
+            old = self.rows.pop(key, None)
             self._keys.get(key[0], set()).discard(key)
+            if old is not None:
+                self._by_digest.get(old.digest, set()).discard(key)
         for row in put:
             self.rows[row.key] = row
-            self._keys.setdefault(row.name, set()).add(row.key)
+            self._know(row)
         if put or drop:
             self._write(put, drop)
 
     def clear(self) -> None:
         """Delete all rows, including rows that other processes have written to the file."""
-        self.rows, self._keys = {}, {}
+        self.rows, self._keys, self._by_digest = {}, {}, {}
         self._write((), (), everything=True)
+
+    def _know(self, row: IndexRow) -> None:
+        self._keys.setdefault(row.name, set()).add(row.key)
+        self._by_digest.setdefault(row.digest, set()).add(row.key)
 
     def _read(self) -> dict[Key, IndexRow]:
         if not self.persistent or not self.path.exists():  # reading a bank must not create files

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import torch
 
     from intarsia.encoder.encoder import Encoder
+    from intarsia.methods import Method
     from intarsia.tasks.learned import Learned
 
 
@@ -48,14 +49,18 @@ class Inlay(Description):
     tensors: dict[str, torch.Tensor]
     digest: str = ""  # of the file that the inlay was read from
 
-    def learned_on(self, encoder: Encoder) -> Learned:
+    def learned_on(
+        self, encoder: Encoder, parents: Mapping[str, Learned] | None = None, *, method: Method | None = None
+    ) -> Learned:
         """The part of the inlay that prediction needs, for use on `encoder`.
 
-        Raises unless the inlay was made for this encoder, and has exactly the tensors that its method and head have
-        there: a file must not reach beyond its own task.
+        A composed inlay needs its `parents`, by digest, which `bank/family.py` loads. `method` replaces the stored
+        method if other parents were swapped in. Raises unless the inlay was made for this encoder, and has exactly the
+        tensors that its method and head have there: a file must not reach beyond its own task.
         """
         from intarsia.bank.manifest import misfit
         from intarsia.methods import from_dict
+        from intarsia.tasks.heads import Hidden
         from intarsia.tasks.learned import Learned
 
         difference = misfit(dict(self.encoder), encoder.description)
@@ -64,7 +69,8 @@ class Inlay(Description):
         self.check()
         try:
             task_kind = self.interface.task_kind
-            learned = Learned(from_dict(self.method), task_kind.head(self.head["pooling"]), task_kind, self.tensors)
+            head = task_kind.head(self.head["pooling"], Hidden.of(self.head))
+            learned = Learned(method or from_dict(self.method), head, task_kind, self.tensors, parents or {})
             learned.check(encoder.shape)
         except IntarsiaError as error:
             raise DamagedInlay(f"The inlay {self.name!r} does not fit its base: {error}") from error

@@ -12,7 +12,7 @@ from torch import Tensor
 from intarsia import provenance
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
-from intarsia.methods import Method, to_dict
+from intarsia.methods import Method, parents, to_dict
 from intarsia.serve.scoring import RESAMPLES, predictions_of
 from intarsia.tasks.calibration import reliability, tempered
 from intarsia.tasks.data import content_hash
@@ -54,7 +54,7 @@ def inlay_of(job: Job, trained: Trained, encoder: Encoder) -> Inlay:
             **({"words_left_out": trained.left_out} if trained.left_out else {}),
         },
         versions=provenance.versions(),
-        parents=(),
+        parents=tuple(parent.digest for parent in parents(job.method)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     cut = truncation(job.data, encoder, job.settings.max_length)
@@ -87,7 +87,7 @@ def headless_inlay(
         training={},
         data=dict(data),
         versions=provenance.versions(),
-        parents=(),
+        parents=tuple(parent.digest for parent in parents(method)),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from intarsia.bank import family
 from intarsia.bank.entry import Entry
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
@@ -179,7 +180,7 @@ def _task(
             examples, source, metric = _unlabelled(texts, entry.name, kind, interface), str(texts), None
     examples = examples[:limit]
     inputs = interface.inputs(examples, encoder)
-    learned = inlay.learned_on(encoder)
+    learned = family.learned_on(store, inlay, encoder)
     measured, outputs = {}, []
     for precision in ("float32", "int8") if encoder.precision == "int8" else (encoder.precision,):
         found, seconds = _run(learned, inputs, encoder, precision)

@@ -50,11 +50,17 @@ class _Base(Struct):
     tokenizer: Fingerprint | None = None
 
 
+class _Hidden(Struct, forbid_unknown_fields=True):
+    activation: Text
+    norm: bool = False
+
+
 class _Head(Struct):
     pooling: Literal["mean", "cls", "pooler", "trained-pooler", "none"]
     outputs: Size | str | None = None
     temperature: Annotated[float, Meta(ge=1e-6, le=1e6)] = 1.0
     thresholds: list[Annotated[float, Meta(ge=0, le=1)]] | None = None
+    hidden: _Hidden | None = None
 
 
 class _Parameters(Struct):

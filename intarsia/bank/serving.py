@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from intarsia.bank import family
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import Replaced, UnknownTask
+from intarsia.methods import Parent
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Learned
+
+Swap = tuple[tuple[str, str], ...]
 
 # Time stamps of files move in steps of some milliseconds: a change right after a look-up may leave the stamp as it is.
 UNSETTLED = 50_000_000  # nanoseconds
@@ -30,6 +35,10 @@ class _Known:
     folder: int  # the time stamp of the task's folder
     file: tuple[int, int]  # size and time stamp
     settled: bool
+    parents: tuple[Path, ...] = ()  # the files of the inlays on which it is built
+
+
+Request = tuple[str, int | None, Swap]
 
 
 class VersionMap:
@@ -38,14 +47,17 @@ class VersionMap:
     def __init__(self, store: Store, encoder: Encoder) -> None:
         self.store, self.encoder = store, encoder
         self.on_replaced: Callable[[str], None] = lambda digest: None  # called with versions that are served no more
-        self._known: dict[tuple[str, int | None], _Known] = {}
+        self._known: dict[Request, _Known] = {}
+        self._parents = family.shared_parents()
 
-    def __call__(self, name: str, version: int | None = None) -> Served:
-        known = self._known.get((name, version))
+    def __call__(self, name: str, version: int | None = None, swap: Swap = ()) -> Served:
+        """`swap`: pairs of a parent of the inlay and the task whose inlay takes its place."""
+        request = name, version, swap
+        known = self._known.get(request)
         if known is not None and known.settled and self._unchanged(known):
             return known.served
-        found = self._look(name, version)
-        self._known[name, version] = found
+        found = self._look(name, version, swap)
+        self._known[request] = found
         if known is not None and version is None and known.served.key != found.served.key:
             self.on_replaced(known.served.key)
         return found.served
@@ -53,11 +65,12 @@ class VersionMap:
     def _unchanged(self, known: _Known) -> bool:
         path = known.entry.path
         try:
-            return os.stat(path.parent).st_mtime_ns == known.folder and _stamp(path) == known.file
+            changed = os.stat(path.parent).st_mtime_ns != known.folder or _stamp(path) != known.file
+            return not changed and all(map(os.path.exists, known.parents))
         except OSError:
             return False
 
-    def _look(self, name: str, version: int | None) -> _Known:
+    def _look(self, name: str, version: int | None, swap: Swap) -> _Known:
         try:
             folder = os.stat(self.store.task_folder(name)).st_mtime_ns
             settled = time.time_ns() - folder > UNSETTLED
@@ -72,14 +85,20 @@ class VersionMap:
         except OSError as error:
             raise Replaced(f"Another process removed {entry.path} a moment ago.") from error
         header = entry.header
-        served = Served(header.digest, header.interface, lambda: self._load(entry), entry.name, entry.version)
-        return _Known(served, entry, folder, file, settled)
+        swapped = family.swapped_parents(self.store, name, header, dict(swap)) if swap else {}
+        key = "+".join([header.digest, *(f"{old}={new.digest}" for old, new in sorted(swapped.items()))])
+        served = Served(key, header.interface, lambda: self._load(entry, swapped), entry.name, entry.version)
+        if swapped:
+            return _Known(served, entry, folder, file, settled=False)  # the new parents' tasks may get newer versions
+        family.check_parents(self.store, header, entry.version)
+        found = [self.store.find(digest) for digest in header.parents]
+        return _Known(served, entry, folder, file, settled, tuple(above.path for above in found if above is not None))
 
-    def _load(self, entry: Entry) -> Learned:
+    def _load(self, entry: Entry, swapped: Mapping[str, Parent]) -> Learned:
         inlay = self._read(entry.name, entry.version)
         if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
             raise Replaced(f"Another process replaced {entry.path} before it was read.")
-        return inlay.learned_on(self.encoder)
+        return family.learned_on(self.store, inlay, self.encoder, swapped=swapped, loaded=self._parents)
 
     def _read(self, name: str, version: int | None = None) -> Inlay:
         """Read an inlay that the bank listed a moment ago."""

@@ -16,23 +16,26 @@ import contextlib
 import difflib
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from intarsia import files
+from intarsia.bank import family
 from intarsia.bank.catalog import TASK_NAME, UNREADABLE, Catalog
 from intarsia.bank.description import FIELDS
 from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Misplaced, Refused, UnknownTask
+from intarsia.errors import BankError, DamagedInlay, Misplaced, MissingParent, Refused, UnknownTask
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.tasks.learned import Learned
 
 NAMES_SHOWN = 20
+STATES: dict[type[BankError], str] = {Misplaced: "misplaced", MissingParent: "incomplete"}  # others: "damaged"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,9 +132,20 @@ class Store:
         `encoder`, the bank's base, the tensors must be those that method and head have on this base."""
         self.check_name(inlay.name)
         parts = encode(inlay)
-        inlay.check() if encoder is None else inlay.learned_on(encoder)
+        family.check_parents(self, inlay)
+        inlay.check() if encoder is None else family.learned_on(self, inlay, encoder)
         self.bind({**inlay.encoder, "parameters": inlay.parameters.get("base", 0)})
         return self._append(inlay.name, parts, serve=serve)
+
+    @_explained
+    def add_content(self, name: str, content: bytes, *, serve: bool = True) -> Entry:
+        """Store the content of an inlay's file, which was checked, as the newest version of its task."""
+        return self._append(name, [content], serve=serve)
+
+    @_explained
+    def has(self, name: str) -> bool:
+        """Return whether the bank has a version of this task."""
+        return bool(self._catalog.versions(name))
 
     def task_folder(self, name: str) -> Path:
         """Return the folder of a task's versions."""
@@ -193,19 +207,35 @@ class Store:
             raise BankError(f"The index of {self.folder} described {entry.path} wrongly. It was cleared: try again.")
 
     @_explained
+    def find(self, digest: str) -> Entry | None:
+        """Return the oldest intact version with this digest, if there is one."""
+        row = self._catalog.find(digest)
+        return None if row is None else self._as_entries([row], self.encoder)[0]
+
+    @_explained
+    def mentioning(self, digests: Collection[str]) -> list[Entry]:
+        """Return all intact versions that have one of these digests, or have it in their description."""
+        rows = self._catalog.look() if digests else []
+        return self._as_entries([r for r in rows if r.state == "ok" and any(d in r.header for d in digests)], None)
+
+    @_explained
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
         content = read_content(entry.path)
         decode(content, entry.path).check(entry.path)
         self._refuse_misplaced(entry, entry.header.encoder)
+        family.check_parents(self, entry.header, version)
         return self._append(name, [content])
 
     @_explained
-    def remove(self, name: str, version: int | None = None) -> None:
-        """Delete one version or, by default, all versions of a task."""
+    def remove(self, name: str, version: int | None = None, *, force: bool = False) -> None:
+        """Delete one version or, by default, all versions of a task. `force`: even if other inlays are built on it."""
         removed: list[str] = []
-        for entry in self.versions(name) if version is None else [self.entry(name, version)]:
+        entries = self.versions(name) if version is None else [self.entry(name, version)]
+        if not force:
+            family.check_removal(self, entries)
+        for entry in entries:
             # Oldest first: concurrent readers still find the newest version.
             stays = f"Removed before it: version {', '.join(removed)}." if removed else "Nothing was removed."
             with files.explained(entry.path, doing="remove", outcome=stays):
@@ -218,16 +248,18 @@ class Store:
         with contextlib.suppress(OSError):
             self._catalog.look(name)
         with contextlib.suppress(OSError):
-            (self._inlays / name).rmdir()
+            self._catalog.remove_folder(name)
 
     @_explained
     def verify(self, rebuild: bool = False, base: Encoder | None = None) -> list[Problem]:
         """Check the whole content of every file and return the problems. `rebuild` also rebuilds the index. With
-        `base`, the bank's base, the tensors must be those that method and head have on it."""
+        `base`, the bank's base, the tensors must be those that method and head have on it. An inlay whose
+        parent is lost is "incomplete"."""
         if rebuild:
             self._catalog.forget()
         rows = self._catalog.look(whole=True)
         problems, encoder = [], None
+        loaded: dict[str, Learned] = {}  # parents: each is read once
         try:
             encoder = self.encoder
             if encoder is None and rows:
@@ -238,12 +270,13 @@ class Store:
             try:
                 if entry.state != "ok" or encoder is not None:
                     self._refuse_misplaced(entry, entry.header.encoder)
+                family.check_parents(self, entry.header, entry.version)
                 if base is not None:
-                    read_inlay(entry.path).learned_on(base)
+                    family.learned_on(self, read_inlay(entry.path), base, loaded=loaded)
             except BankError as error:
                 if isinstance(error.__cause__, FileNotFoundError):
                     continue  # another process has just removed it
-                state = "misplaced" if isinstance(error, Misplaced) else "damaged"
+                state = STATES.get(type(error), "damaged")
                 problems.append(Problem(entry.path, str(error), entry.name, entry.version, state))
         return problems
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia import files
-from intarsia.bank import succession
+from intarsia.bank import family, succession
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay_of import inlay_of
 from intarsia.bank.store import Store
@@ -53,6 +53,7 @@ def run_sweep(
     for name, task in tasks.items():
         task_metric = metric.get(name) if isinstance(metric, Mapping) else metric
         jobs += (grid or SMALL).jobs(name, task, pooling=pooling, metric=task_metric, **settings)
+    jobs = [family.with_parents(store, job, encoder) for job in jobs]
     jobs.sort(key=characters_read, reverse=True)
     for job in jobs:
         check_job(job, encoder.shape)
@@ -145,7 +146,7 @@ class SweepResults:
         state = State(**json.loads(metadata["state"]))
         task_kind = best_kind(kind_for(job.data), state)
         metric = job.settings.metric or default_metric(job.data.kind, job.data.labels)
-        learned = Learned(job.method, task_kind.head(job.pooling), task_kind, tensors)
+        learned = Learned(job.method, task_kind.head(job.pooling, job.hidden), task_kind, tensors, job.parents)
         return Trained(learned, metric, state, left_out=int(metadata.get("left_out", 0)))
 
     def _result_file(self, key: str) -> Path:

@@ -14,14 +14,14 @@ from intarsia.bank.description import Description
 from intarsia.errors import IntarsiaError
 
 NOT_FINITE = "the weights {!r} contain NaN or infinity"
-INDEX = "method.index"  # the entries of a sparse difference; all other tensors are weights
+METHOD, INDEX = "method.", ".index"  # the entries of a sparse difference; all other tensors are weights
 FLOAT_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
 def usable_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | None:
     """Return why an inlay that fits the schema cannot be used, or None."""
     for name, spec in layout.items():
-        expected = "I64" if name == INDEX else "F32"
+        expected = "I64" if name.startswith(METHOD) and name.endswith(INDEX) else "F32"
         if spec.dtype != expected:
             return f"the tensor {name[:100]!r} has the type {spec.dtype}; expected {expected}"
     return _labels_fault(inlay) or _head_fault(inlay, layout) or _count_fault(inlay, layout) or _method_fault(inlay)
@@ -93,12 +93,16 @@ def _count_fault(inlay: Description, layout: Mapping[str, TensorSpec]) -> str | 
 
 def _method_fault(inlay: Description) -> str | None:
     """A method that this version does not know is no fault of the file: using the task raises."""
-    from intarsia.methods import METHODS, from_dict
+    from intarsia.methods import COMPOSITIONS, METHODS, from_dict, names, parents
 
-    if inlay.method["type"] not in METHODS:
+    if inlay.method["type"] not in {**METHODS, **COMPOSITIONS}:
         return None
     try:
-        from_dict(inlay.method)
+        method = from_dict(inlay.method)
     except IntarsiaError as error:
         return str(error).removesuffix(".")
+    if unknown := names(method):
+        return f"its method names the task {unknown[0][:100]!r} instead of an inlay"
+    if {parent.digest for parent in parents(method)} != set(inlay.parents):
+        return "its method is built on other inlays than it states"
     return None

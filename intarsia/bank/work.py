@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -90,10 +89,10 @@ def clear(folder: Path) -> None:
     with suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+                files.remove_folder(path)
             elif path.name != "run":
                 path.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    files.remove_folder(folder)
 
 
 def unfinished(work: Path) -> list[Unfinished]:

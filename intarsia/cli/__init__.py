@@ -27,6 +27,7 @@ for _commands in (
     "lab",
     "paper",
     "bank",
+    "weights",
     "exchange",
     "serve",
 ):  # the order of the help

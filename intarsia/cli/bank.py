@@ -44,11 +44,14 @@ def show(
 ) -> None:
     """Show one task: labels, scores, method, training, versions."""
     from intarsia.cli import console
-    from intarsia.cli.tables import show_table
+    from intarsia.cli.tables import show_dict, show_table
 
     opened = existing_bank(bank)
-    entry = opened.show(name, version)
-    console.print_json(entry.to_dict()) if json else console.out.print(show_table(entry, opened.versions(name)))
+    entry, found = opened.show(name, version), opened.relatives(name, version)
+    if json:
+        console.print_json(show_dict(entry, found))
+    else:
+        console.out.print(show_table(entry, opened.versions(name), found))
 
 
 @app.command(rich_help_panel="The bank")
@@ -56,13 +59,21 @@ def remove(
     name: TaskArgument,
     version: Annotated[int | None, typer.Option(help="Only this version.", show_default="all")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if other inlays are built on it.")] = False,
     bank: BankOption = Path("bank"),
 ) -> None:
-    """Delete a task, or one version of it."""
+    """Delete a task, or one version of it.
+
+    An inlay on which others are built stays, unless `--force` is given.
+    """
+    from intarsia.bank.family import check_removal
     from intarsia.cli import console
 
     opened = existing_bank(bank)
-    count = len(opened.versions(name)) if version is None else 1
+    entries = opened.versions(name) if version is None else [opened.show(name, version)]
+    if not force:
+        check_removal(opened.store, entries)  # before the question
+    count = len(entries)
     target = (
         f"task {name} with its {count} version{'s' * (count > 1)}"
         if version is None
@@ -70,7 +81,7 @@ def remove(
     )
     if not yes and not typer.confirm(f"Delete {target} from {bank}? This cannot be undone."):
         raise typer.Exit(1)
-    opened.remove(name, version)
+    opened.remove(name, version, force=force)
     console.say(f"Deleted {target}.")
 
 
@@ -108,6 +119,21 @@ def restore(
 
     entry = existing_bank(bank).restore(name, version)
     console.say(f"{name}: restored version {version} as version {entry.version}.")
+
+
+@app.command(rich_help_panel="The bank")
+def copy(
+    name: TaskArgument,
+    to: Annotated[Path, typer.Option("--to", metavar="BANK", help="The other bank's folder.", show_default=False)],
+    version: Annotated[int | None, typer.Option(help="Another version.", show_default="the served one")] = None,
+    bank: BankOption = Path("bank"),
+) -> None:
+    """Copy a task to another bank over the same base, with all inlays on which it is built."""
+    from intarsia.cli import console
+
+    *parents, entry = existing_bank(bank).copy(name, to, version)
+    built_on = f", with {', '.join(f'{p.name}@{p.version}' for p in parents)}" if parents else ""
+    console.say(f"{to} has {name} as version {entry.version}{built_on}.")
 
 
 @app.command(rich_help_panel="The bank")
@@ -149,7 +175,7 @@ def verify(
     encoder: EncoderOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check every inlay file; exit with code 1 if a file is damaged or misplaced.
+    """Check every inlay file; exit with code 1 if a file is damaged, misplaced, or has lost a parent.
 
     The command checks each file's digest, description, base and folder, and
     compares its tensors with the base. It also lists unfinished training runs
@@ -167,9 +193,9 @@ def verify(
     else:
         for problem in problems:
             console.error(problem.reason)
-        misplaced = sum(problem.state == "misplaced" for problem in problems)
-        more = f", {misplaced} misplaced" if misplaced else ""
-        console.say(f"Checked {count} files: {len(problems) - misplaced} damaged{more}.")
+        others = {state: sum(p.state == state for p in problems) for state in ("misplaced", "incomplete")}
+        more = "".join(f", {number} {state}" for state, number in others.items() if number)
+        console.say(f"Checked {count} files: {len(problems) - sum(others.values())} damaged{more}.")
         if count and opened.base_at_hand() is None:
             console.say("The base was not found on this machine: the tensors were not compared with it (--encoder).")
         for run in unfinished:

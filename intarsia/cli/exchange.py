@@ -85,6 +85,8 @@ def import_(
     )
     for folded in origin.get("folded", ()):
         console.note(f"Computed into the tensors, exactly: {folded}.")
+    for note in origin.get("notes", ()):
+        console.note(f"{note}.")
     if given is None and header.labels and header.labels[0] == "LABEL_0":
         console.note("The file has no labels: they are numbered. Import it again with --labels to name them.")
     test = header.metrics.get("test")

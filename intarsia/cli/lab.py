@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from intarsia.cli.shared import (
+    BankOption,
     DeviceOption,
     JsonOption,
     KindOption,
@@ -20,6 +21,7 @@ from intarsia.cli.shared import (
     TextColumn,
     about,
     app,
+    existing_bank,
     resumable,
 )
 
@@ -96,6 +98,7 @@ def compare(
             show_default="as many as fit",
         ),
     ] = None,
+    bank: BankOption = Path("bank"),
     device: DeviceOption = "cpu",
     json: JsonOption = False,
 ) -> None:
@@ -105,23 +108,28 @@ def compare(
     a table and writes comparison.json, tradeoff.png and comparison.html to the
     output folder. It stores every completed run there, so the same command
     resumes after an interruption; after the last run it only draws again.
+
+    A method may be a composition of tasks of a bank, as stack(medical,
+    pfeiffer-48); then the bank's base is used.
     """
     import shlex
 
     from intarsia.cli import console
     from intarsia.cli.lab_progress import comparison_progress
     from intarsia.lab.compare import compare as run
-    from intarsia.methods import parse
+    from intarsia.methods import names, parse
+    from intarsia.methods.expression import separated
     from intarsia.tasks.named import load_named
 
-    chosen = {name: parse(name) for part in methods.split(",") if (name := part.strip())}
+    chosen = {name: parse(name) for name in separated(methods, ",") if name}
+    used_bank = existing_bank(bank, encoder, device) if any(names(method) for method in chosen.values()) else None
     task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
     with resumable(), comparison_progress(chosen, quiet=json) as (watch, search_watch):
         found = run(
-            task, chosen, seeds=seeds, encoder=encoder, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+            task, chosen, seeds=seeds, encoder=encoder, bank=used_bank, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
             metric=metric, no_bert=no_bert, together=together, command=shlex.join(["intarsia", *sys.argv[1:]]),
             watch=watch, search_watch=search_watch,

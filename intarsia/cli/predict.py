@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from intarsia.cli import completion
 from intarsia.cli.shared import (
     BankOption,
     DeviceOption,
@@ -17,24 +18,33 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
-    TaskArgument,
+    SwapOption,
     TextColumn,
     ThresholdOption,
     VersionOption,
     app,
     existing_bank,
     quick_start,
+    read_swap,
 )
 from intarsia.errors import IntarsiaError
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
-    from intarsia.serve.prediction import Prediction
+    from intarsia.serve.parallel import Parallel
+
+Ask = Callable[[list[Any]], Sequence[Any]]  # texts → a prediction for each, or a mapping from task to prediction
 
 
 @app.command(rich_help_panel="Tasks")
 def predict(
-    name: TaskArgument,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[,NAME…]", help="The task's name in the bank, or several: each answers each text.",
+            show_default=False, autocompletion=completion.tasks,
+        ),
+    ],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT…", help="Texts; by default, one per line from standard input.")
     ] = None,
@@ -66,6 +76,7 @@ def predict(
     ] = None,
     version: VersionOption = None,
     threshold: ThresholdOption = None,
+    swap: SwapOption = None,
     quiet: QuietOption = False,
     no_service: Annotated[
         bool, typer.Option("--no-service", help="Load the base here, even if a service runs over the bank.")
@@ -74,7 +85,7 @@ def predict(
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
-) -> None:
+) -> None:  # fmt: skip
     """Predict with a task, from arguments, standard input or a file.
 
     The command prints one JSON object per text, or CSV. Lines of standard input are answered at once, each with one
@@ -86,11 +97,13 @@ def predict(
 
     Tags: give a text, which is split at white space, or a JSON Lines file with lists of [cyan]tokens[/].
 
+    Several tasks, as in [cyan]topic,tone@2[/], answer each text together. Each must read the same kind of texts.
+
     Spans: give questions with [cyan]--context[/], or with a tab and the context after each question, or a SQuAD file.
 
     Words: give texts with mask tokens.
     """
-    from intarsia.cli import answer_files, answers
+    from intarsia.cli import answer_files, answers, parallel_answers
     from intarsia.tasks.decoding import FileFormat
 
     answer_files.check_format(output, format)
@@ -100,23 +113,29 @@ def predict(
     for option, value in (("--text", text), ("--pair", pair), ("--sep", sep), ("--encoding", encoding)):
         if file is None and value is not None:
             raise IntarsiaError(f"{option} describes a data file: give one with --file, or leave {option} out.")
+    swapped = read_swap(swap)
     opened = existing_bank(bank, encoder, device, precision)
-    header = opened.show(name, version).header
+    several = parallel_answers.tasks_of(name, version=version, threshold=threshold, swap=swapped)
+    header = opened.show(name, version).header if several is None else parallel_answers.header_of_all(opened, several)
     asked = answers.Asked.of(header, context)
-    writer = answer_files.Writer(name, header.kind, answer_files.chosen_format(output, format, header.kind), output)
+    written = answer_files.chosen_format(output, format, header.kind if several is None else "several")
+    writer: answer_files.Writer = answer_files.Writer(name, header.kind, written, output)
+    if several is not None:
+        writer = parallel_answers.ParallelWriter(several, written, output)
     if file is not None:
         parts = answers.of_file(file, asked, text, pair, form)
     elif texts:
         parts = answers.of_arguments(texts, asked)
     else:
         parts = answers.of_standard_input(asked)
-    ask: Callable[[list[Any]], Sequence[Prediction]] | None = None
+    ask: Ask | None = None
     for rows in parts:
         given = [row.text for row in rows if row.text is not None]
         if given and ask is None:
-            alone = no_service or any(option is not None for option in (version, encoder, precision)) or device != "cpu"
-            ask = _service(bank, name) if not alone else None
-            ask = ask or _base_here(opened, name, version, encoder, device)
+            given_here = (version, encoder, precision, swapped)
+            alone = no_service or any(option is not None for option in given_here) or device != "cpu" or "@" in name
+            ask = _service(bank, several or name) if not alone else None
+            ask = ask or _base_here(opened, several or name, version, swapped, encoder, device)
         answered = ask(given) if ask is not None and given else []
         if threshold is not None:
             answered = [prediction.at_threshold(threshold) for prediction in answered]
@@ -125,17 +144,29 @@ def predict(
     writer.end(quiet=quiet)
 
 
-def _service(bank: Path, name: str) -> Callable[[list[Any]], Sequence[Prediction]] | None:
+def _service(bank: Path, task: str | Parallel) -> Ask | None:
     """Return the function that asks the service over a bank; None if none runs. It needs no PyTorch."""
+    from intarsia.cli import parallel_answers
     from intarsia.client import Client
 
     client = Client.for_bank(bank)
-    return None if client is None else lambda texts: client.predict(name, texts)
+    if client is None:
+        return None
+    if not isinstance(task, str):
+        return parallel_answers.of_service(client, task)
+    return lambda texts: client.predict(task, texts)
 
 
 def _base_here(
-    bank: Bank, name: str, version: int | None, encoder: str | None, device: str
-) -> Callable[[list[Any]], Sequence[Prediction]]:
+    bank: Bank,
+    task: str | Parallel,
+    version: int | None,
+    swap: dict[str, str] | None,
+    encoder: str | None,
+    device: str,
+) -> Ask:
     """Return the function that answers with the base loaded in this process."""
     quick_start(bank, encoder, device)
-    return lambda texts: bank.predict(name, texts, version=version)
+    if not isinstance(task, str):
+        return lambda texts: bank.predict(task, texts)
+    return lambda texts: bank.predict(task, texts, version=version, swap=swap)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from intarsia.service.options import ADMIN_KEY, API_KEY, Keys, Options, flag, va
 
 if TYPE_CHECKING:
     from intarsia.local_socket import Listener
+    from intarsia.serve.limits import Limits
 
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 OWN = {"bank": BankOption, "encoder": EncoderOption, "device": DeviceOption, "precision": PrecisionOption}
@@ -42,9 +44,10 @@ def serve(**given: Any) -> None:
 
 
 def run(
-    folder: Path, encoder: str | None, device: str, precision: str | None, limits: Any, options: Options, keys: Keys
+    folder: Path, encoder: str | None, device: str, precision: str | None, limits: Limits, options: Options, keys: Keys
 ) -> None:
     from intarsia.bank.bank import Bank
+    from intarsia.cli import console
     from intarsia.service.job_process import Worker
     from intarsia.service.jobs import JobBoard
     from intarsia.service.server import serve
@@ -55,20 +58,26 @@ def run(
     worker = Worker(str(folder.absolute()), encoder, device, precision)
     jobs = JobBoard(folder, worker, options) if options.jobs else None
 
-    def announce(url: str, local: Listener | None) -> None:
-        from intarsia.cli import console
+    began = time.monotonic()
 
-        shown = {**dataclasses.asdict(options), **dataclasses.asdict(limits)}
+    def announce(url: str, local: Listener | None) -> None:
         count = len(bank.tasks())
         console.err.print(f"Serving {count} tasks of {folder} at {url} (Ctrl-C ends)", markup=False)
         if local is not None:
             console.err.print(f"Unix socket: {local.path}", markup=False)
         if not keys.any:
             console.err.print(f"No key is set ({API_KEY}): every program of this machine may ask.", markup=False)
-        limits_line = " ".join(f"{k}={v}" for k, v in shown.items() if k not in ("host", "port", "socket"))
-        console.err.print(f"Limits: {limits_line}", markup=False)
+        console.err.print(f"Limits: {_listed(options, without=('host', 'port', 'socket'))}", markup=False)
 
-    serve(bank, options, keys, jobs, announce)
+    def ready(limits: Limits) -> None:
+        seconds = time.monotonic() - began
+        console.err.print(f"Ready after {seconds:.1f} s. Limits of the engine: {_listed(limits)}", markup=False)
+
+    serve(bank, options, keys, jobs, announce, ready)
+
+
+def _listed(limits: Options | Limits, without: tuple[str, ...] = ()) -> str:
+    return " ".join(f"{k}={v}" for k, v in dataclasses.asdict(limits).items() if k not in without)
 
 
 def _signature() -> inspect.Signature:

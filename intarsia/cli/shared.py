@@ -71,6 +71,10 @@ KindOption = Annotated[
 VersionOption = Annotated[
     int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
 ]
+SwapOption = Annotated[
+    list[str] | None,
+    typer.Option("--swap", metavar="PARENT=TASK", help="Let another inlay stand in for one that the task is built on."),
+]
 SepOption = Annotated[
     str | None,
     typer.Option(
@@ -188,6 +192,14 @@ def resumable() -> Iterator[None]:
         with suppress(OSError):  # the terminal may be closed
             console.err.print("Interrupted. Repeat the command to resume from the last checkpoint.")
         raise typer.Exit(128 + getattr(interrupt, "number", 2)) from None
+
+
+def read_swap(given: list[str] | None) -> dict[str, str] | None:
+    """Return the values of --swap: new tasks by parent."""
+    for part in given or ():
+        if not all(part.partition("=")):
+            raise IntarsiaError(f"--swap: {part!r} is not PARENT=TASK, such as medical=legal.")
+    return dict(part.split("=", 1) for part in given) if given else None
 
 
 def read_length(text: str | None) -> int | Literal["auto"] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from intarsia.bank.family import parents_of
 from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
 from intarsia.methods import short_name
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
     from intarsia.bank.bank import Bank
     from intarsia.bank.entry import Entry
+    from intarsia.bank.family import Relatives
     from intarsia.bank.inlay import InlayHeader
 
 
 # The fields of a version in `tasks --json`; `show --json` has these and the rest of the header.
 SUMMARY = ("name", "version", "state", "held", "kind", "labels", "method", "method_name", "metrics", "parameters",
-           "file", "bytes", "created", "digest")  # fmt: skip
+           "file", "bytes", "created", "digest", "parents")  # fmt: skip
 
 
 def summary_dict(entry: Entry) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def summary_dict(entry: Entry) -> dict[str, Any]:
 def tasks_dict(bank: Bank) -> dict[str, Any]:
     """Return all tasks and the cost of the bank as plain values."""
     cost = bank.cost()
-    rows = [summary_dict(entry) for entry in bank.tasks()]
+    rows = [summary_dict(entry) | _lost(bank, entry) for entry in bank.tasks()]
     return {
         "encoder": bank.store.encoder,
         "tasks": rows,
@@ -44,6 +46,12 @@ def tasks_dict(bank: Bank) -> dict[str, Any]:
         "total_without_heads": cost.total,
         "full_fine_tuning": cost.fine_tuning,
     }
+
+
+def _lost(bank: Bank, entry: Entry) -> dict[str, list[str]]:
+    """Return the parents that an inlay has lost, if it has lost any."""
+    lost = [name for name, found in parents_of(bank.store, entry).items() if found is None]
+    return {"lost_parents": lost} if lost else {}
 
 
 def tasks_table(bank: Bank) -> list[RenderableType]:
@@ -67,6 +75,11 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
                 size(entry.bytes),
             ]
         )
+    rows += [
+        [parent.name, str(parent.version), "parent", "", "", number(parent.method), f"{parent.share:.2%}",
+         size(parent.bytes)]
+        for parent in cost.parents
+    ]  # fmt: skip
     trained = cost.method + cost.head
     total = ["total", "", "", "", "", number(trained), f"{trained / cost.base:.2%}", size(cost.bytes)]
     columns = ["task", "v", "kind", "method", "test (95 %)", "trained", "of base", "file"]
@@ -80,10 +93,19 @@ def tasks_table(bank: Bank) -> list[RenderableType]:
     for entry in bank.tasks():
         if entry.state != "ok":
             made.append(styled((f"{entry.state}:", "red"), f" {entry.reason}"))
+        for lost in _lost(bank, entry).get("lost_parents", []):
+            made.append(styled(("incomplete:", "red"), f" {entry.name} is built on {lost}, which the bank has lost"))
     return made
 
 
-def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
+def show_dict(entry: Entry, relatives: Relatives) -> dict[str, Any]:
+    """Return what `intarsia show` prints as plain values."""
+    lost = {"lost_parents": relatives.lost} if relatives.lost else {}
+    children = [{"name": child.name, "version": child.version} for child in relatives.children]
+    return {**entry.to_dict(), "children": children, **lost}
+
+
+def show_table(entry: Entry, versions: Sequence[Entry], relatives: Relatives | None = None) -> RenderableType:
     """Return the table of `intarsia show`."""
     header = entry.header
     labels = ", ".join(header.labels[:12]) + (f" … ({len(header.labels)})" if len(header.labels) > 12 else "")
@@ -112,6 +134,7 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
         ]),
         *_calibration(metrics),
         ["method", f"{short_name(header.method)}: {_options(header.method)}"],
+        *_relatives(relatives),
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {duration}"],
@@ -129,6 +152,17 @@ def show_table(entry: Entry, versions: Sequence[Entry]) -> RenderableType:
     made.show_header = False
     made.columns[1].no_wrap = False
     return made
+
+
+def _relatives(found: Relatives | None) -> list[list[str]]:
+    """Return the rows of `intarsia show` about parents and children."""
+    if found is None:
+        return []
+    parents = [name if entry is not None else f"{name}: lost" for name, entry in found.parents.items()]
+    children = [f"{child.name}@{child.version}" for child in found.children[:12]]
+    more = f" … ({len(found.children)})" if len(found.children) > 12 else ""
+    rows = [["built on", ", ".join(parents)]] if parents else []
+    return [*rows, ["parent of", ", ".join(children) + more]] if children else rows
 
 
 def learned(entry: Entry) -> Text:

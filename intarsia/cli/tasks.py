@@ -31,6 +31,7 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
+    SwapOption,
     TextColumn,
     ThresholdOption,
     TrunkDropoutOption,
@@ -43,6 +44,7 @@ from intarsia.cli.shared import (
     quick_start,
     read_class_weights,
     read_length,
+    read_swap,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -149,6 +151,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     opened.store.check_name(name)
     opened.store.check_writable(name)  # before data and base are loaded, which may take long
+    from intarsia.bank.family import resolved
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
@@ -158,7 +161,7 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     opened.check_learning(name)
     FileFormat.of(sep, encoding)
-    chosen = parse(method or "houlsby-64", option or ()) if method or option else None
+    chosen = resolved(opened.store, parse(method or "houlsby-64", option or ())) if method or option else None
     with hushed(quiet):
         task = load_named(
             data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
@@ -342,6 +345,7 @@ def evaluate(
     drop_missing: DropOption = False,
     version: VersionOption = None,
     threshold: ThresholdOption = None,
+    swap: SwapOption = None,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     max_bytes: MaxBytesOption = None,
@@ -367,7 +371,7 @@ def evaluate(
     if every:
         from intarsia.cli.precision_table import evaluate_all
 
-        alone = (name, data, metric, text, pair, label, version, threshold, figures, sep, encoding)
+        alone = (name, data, metric, text, pair, label, version, threshold, swap, figures, sep, encoding)
         if any(value is not None for value in alone) or mistakes:
             raise IntarsiaError("--all takes only --data, --texts, --limit and the options of the bank.")
         evaluate_all(existing_bank(bank, encoder, device, precision), sources or (), texts, limit, json)
@@ -382,8 +386,8 @@ def evaluate(
         check_metric(metric, cast(Kind, header.kind), header.labels)
     quick_start(opened, encoder, device)
     found = opened.evaluate(
-        name, data, metric=metric, version=version, threshold=threshold, text=text, pair=pair, label=label, sep=sep,
-        encoding=encoding, drop_missing=drop_missing,
+        name, data, metric=metric, version=version, threshold=threshold, swap=read_swap(swap), text=text, pair=pair,
+        label=label, sep=sep, encoding=encoding, drop_missing=drop_missing,
     )  # fmt: skip
     if figures is not None:
         from intarsia.lab.task_figures import write_figures

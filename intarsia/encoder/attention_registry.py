@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intarsia.encoder.attention import PrefixStates, additive_bias, packed_attention, padded_attention
-from intarsia.encoder.routed import Pass
+from intarsia.encoder.parts import leaves
+from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.sites import PREFIX
 from intarsia.encoder.static_shape import StaticBatch, StaticPrefixStates
 
@@ -23,27 +25,39 @@ def prefix_of(current: Pass, layer: int, heads: int, dtype: torch.dtype) -> Pref
         return None
     if isinstance(current.batch, StaticBatch):
         return current.batch.owners.prefix(groups[0].tensors, f"{layer}.{PREFIX}")
-    size = max(g.tensors[f"{layer}.{PREFIX}.key"].shape[1] for g in groups)
+    sources = [_sources(group, layer) for group in groups]
+    size = max(sum(tensors[f"{layer}.{PREFIX}.key"].shape[1] for tensors, _ in of_group) for of_group in sources)
     rows = current.packed.rows
     pieces: tuple[list[Tensor], list[Tensor]] = ([], [])
     absent = torch.ones(rows, size, dtype=torch.bool)
     done = 0  # rows
-    for group in groups:
-        slot_of_row = [slot for slot, count in zip(group.slots, group.rows, strict=True) for _ in range(count)]
-        owners = torch.tensor(slot_of_row, device=current.batch.ids.device)
+    for group, of_group in zip(groups, sources, strict=True):
         for which, parts in zip(("key", "value"), pieces, strict=True):
-            by_slot = group.tensors[f"{layer}.{PREFIX}.{which}"]  # [slots, P, d]
-            by_row = by_slot.index_select(0, owners).to(dtype)
+            found = [_by_row(group, slots, tensors[f"{layer}.{PREFIX}.{which}"], dtype) for tensors, slots in of_group]
+            by_row = torch.cat(found, 1) if len(found) > 1 else found[0]  # [rows, P, d]
             if group.first > done:
                 parts.append(by_row.new_zeros(group.first - done, size, by_row.shape[2]))
             parts.append(F.pad(by_row, (0, 0, 0, size - by_row.shape[1])))
-        done = group.first + len(slot_of_row)
+        done = group.first + sum(group.rows)
         absent[group.first : done, : by_row.shape[1]] = False
     for parts in pieces:
         if done < rows:
             parts.append(parts[0].new_zeros(rows - done, *parts[0].shape[1:]))
     keys, values = (torch.cat(parts).view(rows, size, heads, -1) for parts in pieces)
     return PrefixStates(keys, values, absent.to(keys.device) if absent.any() else None)
+
+
+def _sources(group: Group, layer: int) -> list[tuple[Mapping[str, Tensor], tuple[int, ...]]]:
+    """Return the tensors with prefixes of a layer, and the slot of each owner in them; a composition may have many."""
+    if not group.parts:
+        return [(group.tensors, group.slots)]
+    return [(part.tensors, part.slots) for part in leaves(group.parts) if (PREFIX, layer) in part.places]
+
+
+def _by_row(group: Group, slots: tuple[int, ...], by_slot: Tensor, dtype: torch.dtype) -> Tensor:
+    """[slots, P, d] → [rows, P, d], the owner's prefix for each row."""
+    slot_of_row = [slot for slot, count in zip(slots, group.rows, strict=True) for _ in range(count)]
+    return by_slot.index_select(0, torch.tensor(slot_of_row, device=by_slot.device)).to(dtype)
 
 
 def registered_attention(

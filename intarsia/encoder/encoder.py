@@ -22,7 +22,7 @@ from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, pack
 from intarsia.encoder.proof import Proof
 from intarsia.encoder.routed import Group, Pass
-from intarsia.encoder.shape import Shape
+from intarsia.encoder.shape import Shape, first_position
 from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
 from intarsia.encoder.span import LayerSpan
@@ -55,8 +55,8 @@ class Encoder:
         self._weights: dict[str, Tensor] = dict(model.named_parameters())
         self.fingerprint = self._current_fingerprint = proof.fingerprint if proof else fingerprint(self._weights)
         self.tokenizer_fingerprint = proof.tokenizer if proof else _tokenizer_fingerprint(tokenizer)
-        self.first_position = int(model.config.pad_token_id) + 1 if self.family.positions_after_padding else 0
-        self.max_length = _max_length(model.config, tokenizer, self.first_position)
+        self.first_position = first_position(model.config)
+        self.max_length = _max_length(self.shape.positions, tokenizer)
         self.hidden_dropout = _hidden_dropout(model)
         self.tokenizing = Tokenizing(tokenizer, types=self.family.token_types)
         self.checkpoint: str | None = None  # the source it was loaded from
@@ -206,7 +206,26 @@ class Encoder:
             raise EncoderError(
                 f"max_length {limit} leaves no room for words beside {special} special tokens. Raise it."
             )
-        return self.tokenizing(texts, second, limit)
+        segments = self.tokenizing(texts, second, limit)
+        if self._tokens_without_embedding:
+            self._check_ids(segments)
+        return segments
+
+    @cached_property
+    def _tokens_without_embedding(self) -> bool:
+        """Whether the tokenizer has more tokens than the model has embeddings."""
+        size = getattr(self.tokenizer, "__len__", lambda: 0)()
+        return bool(size > self.model.config.vocab_size)
+
+    def _check_ids(self, segments: Sequence[Segment]) -> None:
+        size = self.model.config.vocab_size
+        for segment in segments:
+            if (largest := max(segment.ids, default=0)) >= size:
+                token = self.tokenizer.convert_ids_to_tokens(largest)
+                raise EncoderError(
+                    f"a text has the token {token!r} with the id {largest}, but the base has {size} word embeddings. "
+                    "The tokenizer is of another model, or tokens were added to it: use the model's own tokenizer."
+                )
 
     def forward(
         self,
@@ -232,10 +251,11 @@ class Encoder:
         return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
 
     @torch.no_grad()
-    def states_below(self, batch: Batch, layer: int) -> Tensor:
-        """Return the states [N, d] of the plain base that enter a layer, without dropout. Skips the layers above."""
+    def states_below(self, batch: Batch, layer: int, groups: Sequence[Group] = ()) -> Tensor:
+        """Return the states [N, d] that enter a layer, without dropout, as `forward` computes them. Skips the layers
+        above."""
         span = LayerSpan(end=self._checked_layer(layer))
-        self._pass(Pass(batch, (), span=span), {})
+        self._pass(Pass(batch, groups, span=span), {})
         assert span.entered is not None
         return span.entered.reshape(batch.tokens, -1)
 
@@ -248,7 +268,7 @@ class Encoder:
         with self._lock:
             self.switchboard.current = current
             try:
-                return self._run(current.batch, current.padded, weights)
+                return self._run(current, weights)
             finally:
                 self.switchboard.current = None
 
@@ -263,8 +283,24 @@ class Encoder:
                 self.switchboard.on_layer_output = None
         return [*(h.reshape(-1, h.shape[-1]) for h in outputs[:-1]), last]
 
-    def _run(self, batch: Batch | StaticBatch, padded: bool, weights: Mapping[str, Tensor]) -> Tensor:
-        positions = batch.positions + self.first_position
+    def _positions(self, current: Pass) -> Tensor:
+        """Return the position of each token [N] in the base's table of positions."""
+        positions = current.batch.positions + self.first_position
+        for group in current.groups:
+            if not (offset := group.method.position_offset):
+                continue
+            batch, last = current.packed, group.first + sum(group.rows)
+            longest = max(batch.lengths[group.first : last], default=0)
+            if longest + offset > self.shape.positions:
+                raise EncoderError(
+                    f"a text has {longest} tokens, which begin at position {offset}; this base has "
+                    f"{self.shape.positions} positions. Cut texts at {self.shape.positions - offset} tokens."
+                )
+            positions[batch.offsets[group.first] : batch.offsets[last]] += offset
+        return positions
+
+    def _run(self, current: Pass, weights: Mapping[str, Tensor]) -> Tensor:
+        batch, padded, positions = current.batch, current.padded, self._positions(current)
         inputs = {"input_ids": batch.ids, "position_ids": positions}
         if self.family.token_types:
             inputs["token_type_ids"] = batch.types
@@ -393,8 +429,8 @@ def _tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256("\n".join(sorted(tokenizer.get_vocab())).encode()).hexdigest()
 
 
-def _max_length(config: Any, tokenizer: Any, first_position: int) -> int:
-    limits = [config.max_position_embeddings - first_position]
+def _max_length(positions: int, tokenizer: Any) -> int:
+    limits = [positions]
     if tokenizer is not None and tokenizer.model_max_length < 10**6:
         limits.append(tokenizer.model_max_length)
     return int(min(limits))

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from intarsia.encoder.activations import activate
 from intarsia.encoder.noise import Noise, drop
+from intarsia.encoder.parts import Part
 from intarsia.encoder.rowwise import ROWS
 
 LONG = 48  # an owner's slice with at least this many tokens gets its own matrix product
@@ -101,6 +103,21 @@ class Owners:
         if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
             buffer = self._buffers[name] = like.new_empty(size)
         return buffer[:size].view(shape)
+
+    @cached_property
+    def _of_slots(self) -> dict[tuple[int, ...], Owners]:
+        return {}
+
+    def of(self, part: Part) -> Owners:
+        """Return the owners in the slots of a part: adjacent owners that use the same slot become one."""
+        if part.slots == self.slots:
+            return self
+        if part.slots not in self._of_slots:
+            runs = groupby(zip(part.slots, self.sizes, strict=True), key=itemgetter(0))
+            merged = [(slot, sum(size for _, size in run)) for slot, run in runs]
+            slots, sizes = (tuple(column) for column in zip(*merged, strict=True))
+            self._of_slots[part.slots] = Owners(slots, sizes, self.device)
+        return self._of_slots[part.slots]
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the slice of each owner."""

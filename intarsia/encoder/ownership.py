@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from intarsia.encoder.noise import Noise
+    from intarsia.encoder.parts import Part
 
 
 class Ownership(Protocol):
@@ -23,6 +24,9 @@ class Ownership(Protocol):
     @property
     def owner_of_token(self) -> Tensor:
         """[tokens] the slot that owns each token, as int64."""
+
+    def of(self, part: Part) -> Ownership:
+        """Return the owners in the slots of a part of a composition."""
 
     def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
         """[slots, width] → [tokens, width], the owner's row for each token; or [width] if all tokens have one owner."""

@@ -19,6 +19,7 @@ from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.owners import Owners
 from intarsia.encoder.ownership import Ownership
 from intarsia.encoder.packed import Batch
+from intarsia.encoder.parts import Part
 from intarsia.encoder.site_method import SiteMethod
 from intarsia.encoder.site_view import GroupSegments, SiteView
 from intarsia.encoder.sites import LINEAR_SITES
@@ -38,6 +39,7 @@ class Group:
     first: int
     slots: tuple[int, ...]  # the owners, in row order
     rows: tuple[int, ...]  # the number of rows of each owner
+    parts: tuple[Part, ...] = ()  # if the method is a composition
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Pass:
     sublayer_input: Tensor | None = None
     layer_input: Tensor | None = None
     span: LayerSpan = field(default_factory=LayerSpan)
-    memory: dict[int, dict[Any, Tensor]] = field(default_factory=dict)  # by group: states that its method stores
+    memory: dict[int, dict[Any, Any]] = field(default_factory=dict)  # by group: states that its method stores
     relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)
@@ -185,6 +187,7 @@ class Switchboard:
             layer=layer,
             tensors=group.tensors,
             owners=owners,
+            parts=group.parts,
             module=inner,
             module_at=lambda other: self.modules[other, layer],
             segments=lambda: current.segments(index),

@@ -63,6 +63,7 @@ class Shape:
     words: WeightShape = field(repr=False)  # the word embeddings, which are also in `weights`
     disentangled_attention: bool = False
     recordable: bool = True
+    positions: int = 0  # the most tokens of a text: the base has no further positions
 
     @classmethod
     def of(cls, config: Any) -> Shape:
@@ -110,6 +111,7 @@ class Shape:
             words=next(weight for weight in weights if weight.name == words),
             disentangled_attention=family.disentangled_attention,
             recordable=family.recordable,
+            positions=model.config.max_position_embeddings - first_position(model.config),
         )
 
     def merge_refusal(self, site: str, layer: int) -> str | None:
@@ -131,6 +133,11 @@ class Shape:
 
     def linear(self, site: str, layer: int) -> LinearShape:
         return next(n for n in self.linears if n.site == site and n.layer == layer)
+
+
+def first_position(config: Any) -> int:
+    """Return the position of a text's first token."""
+    return int(config.pad_token_id) + 1 if family_of(config).positions_after_padding else 0
 
 
 def _weights(family: Family, model: Any) -> tuple[WeightShape, ...]:

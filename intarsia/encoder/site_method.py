@@ -18,6 +18,10 @@ class SiteMethod(Protocol):
         """The additional states that the method reads from `SiteView`: "sublayer_input", "layer_input"."""
 
     @property
+    def position_offset(self) -> int:
+        """The number added to the positions of the method's own tokens."""
+
+    @property
     def takes_undropped(self) -> bool:
         """Whether the method itself applies the base's dropout at its sites."""
 

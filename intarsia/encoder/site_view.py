@@ -7,7 +7,7 @@ neither values nor gradients can cross between owners.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from intarsia.encoder.attention import packed_attention
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.ownership import Ownership
 from intarsia.encoder.packed import Batch
+from intarsia.encoder.parts import Part
 from intarsia.encoder.static_shape import StaticBatch
 
 
@@ -42,10 +43,13 @@ class SiteView:
     layer: int
     tensors: Mapping[str, Tensor]  # each [slots, …]
     owners: Ownership
+    parts: tuple[Part, ...] = ()  # if the method is a composition
+    group_owners: Ownership | None = None  # of the whole method, in the view of a part
     module: Any = None  # the frozen base's module at this site
     module_at: Callable[[str], Any] = _outside_pass  # the base's module at another site of this layer
     segments: Callable[[], GroupSegments] = _outside_pass  # the segments of these tokens
-    memory: dict[Any, Tensor] = field(default_factory=dict)  # states that the method stores during the pass
+    memory: dict[Any, Any] = field(default_factory=dict)  # states that the method stores during the pass
+    read: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # what `normalised` last gave, by norm
     noise: Noise | None = None  # set if dropout is on
     training: bool = False
     dtype: torch.dtype = torch.float32  # of the base's states; `tensors` may have a higher precision
@@ -54,6 +58,30 @@ class SiteView:
     input: Tensor | None = None  # [tokens, in] the input of the linear layer
     sublayer_input: Tensor | None = None  # [tokens, d], if the method wants it
     layer_input: Tensor | None = None  # [tokens, d], if the method wants it
+
+    def part(self, number: int) -> SiteView:
+        """Return the view of a part of a composition: its own tensors, and their owners."""
+        part, owners = self.parts[number], self.group_owners or self.owners
+        return replace(
+            self,
+            tensors=part.tensors,
+            owners=owners.of(part),
+            parts=part.parts,
+            group_owners=owners,
+            memory=self.memory.setdefault(number, {}),
+        )
+
+    def acts(self, number: int) -> bool:
+        """Return whether a part of a composition acts here."""
+        return (self.site, self.layer) in self.parts[number].places
+
+    def normalised(self, norm: str, h: Tensor) -> Tensor:
+        """Return the base's frozen LayerNorm of h + x at the output of a sub-layer; its parts read it too."""
+        assert self.sublayer_input is not None
+        last = self.read.get(norm)
+        if last is None or last[0] is not h:
+            last = self.read[norm] = (h, self.module_at(norm)(h + self.sublayer_input))
+        return last[1]
 
     def base_bias(self) -> Tensor:
         """Return the bias of the base's linear layer at this site."""
@@ -90,6 +118,10 @@ class SiteView:
     def linear(self, x: Tensor, name: str) -> Tensor:
         """x [tokens, in] → [tokens, out] with `name.weight` [slots, out, in] and, if it exists, `name.bias`."""
         return self.owners.linear(x, self.tensors, name)
+
+    def linear_transposed(self, x: Tensor, name: str) -> Tensor:
+        """x [tokens, out] → [tokens, in] with the transpose of `name` [slots, out, in]."""
+        return self.owners.linear(x, {"transposed.weight": self.tensors[name].transpose(1, 2)}, "transposed")
 
     def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
         """Return h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""

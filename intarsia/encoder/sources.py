@@ -102,6 +102,12 @@ def _check_config(config: Any, where: str) -> None:
                 f"the configuration of {where} is not usable: {name} is {value!r}; expected a whole number from 1 to "
                 f"{largest:,}. Restore config.json from the model's source."
             )
+    padding = getattr(config, "pad_token_id", None)
+    if padding is not None and (type(padding) is not int or not 0 <= padding < config.vocab_size):
+        raise EncoderError(
+            f"the configuration of {where} is not usable: pad_token_id is {padding!r}; expected a number from 0 to "
+            f"{config.vocab_size - 1}. Restore config.json from the model's source."
+        )
     if config.hidden_size % config.num_attention_heads:
         raise EncoderError(
             f"the configuration of {where} is not usable: its width {config.hidden_size} is not a multiple of its "
@@ -144,8 +150,25 @@ def read_tokenizer(source: str, folder: Path | None) -> Any:
 
     cached_only = folder is None and offline()
     with _explained(source, folder):
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             str(folder or source), local_files_only=cached_only, trust_remote_code=False
+        )
+    _check_tokenizer(tokenizer, source)
+    return tokenizer
+
+
+def _check_tokenizer(tokenizer: Any, where: str) -> None:
+    """Raise if tokenizer_config.json has an option that `transformers` passes on and that no tokenizer can have."""
+    longest, sides = tokenizer.model_max_length, ("left", "right")
+    wrong: dict[str, tuple[Any, str]] = {}
+    if type(longest) not in (int, float) or not longest >= 1:  # a float: the library's own "no limit"
+        wrong["model_max_length"] = (longest, "a number of at least 1")
+    if (side := getattr(tokenizer, "truncation_side", "right")) not in sides:
+        wrong["truncation_side"] = (side, "left or right")
+    for name, (value, expected) in wrong.items():
+        raise EncoderError(
+            f"the tokenizer of {where} is not usable: {name} is {value!r}; expected {expected}. Restore "
+            "tokenizer_config.json from the model's source."
         )
 
 

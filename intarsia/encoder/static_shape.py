@@ -17,6 +17,7 @@ from torch import Tensor
 
 from intarsia.encoder.activations import ACTIVATIONS
 from intarsia.encoder.noise import Noise
+from intarsia.encoder.parts import Part
 
 if TYPE_CHECKING:
     from intarsia.kernels import Layout
@@ -38,6 +39,9 @@ class DeviceOwners:
         """[tokens]; padding also has an owner."""
         slot_of_tile = self.layout.tile_slot.long()  # all tokens of a tile have the same owner
         return slot_of_tile[:, None].expand(-1, self.layout.align).reshape(-1)
+
+    def of(self, part: Part) -> DeviceOwners:
+        raise RuntimeError("a recorded pass has no compositions: `recordable` of a composition is False")
 
     def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
         from intarsia.kernels import rows

@@ -9,4 +9,4 @@ Each format is one module with three functions:
 `reading.read_adapter` finds the format, reads, and checks that nothing is left over and that the adapter fits the base.
 """
 
-FORMATS = ("peft",)  # each the name of a module here
+FORMATS = ("peft", "adapterhub")  # each the name of a module here

@@ -35,6 +35,7 @@ class Adapter:
     base: str = ""  # the name that the file gives to its base
     library: str = ""  # the library and version that wrote the file, as far as it says
     folded: tuple[str, ...] = ()  # what was computed into the tensors, because the method has no option for it
+    notes: tuple[str, ...] = ()  # what the user should know: where the other library's own outputs depend on chance
     name: str = ""  # of the task, for writers
     metrics: Mapping[str, Any] = field(default_factory=dict)  # for the card
     licence: str | None = None

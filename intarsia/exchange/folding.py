@@ -25,16 +25,29 @@ Key = tuple[str, int]  # site, layer
 
 @dataclass(frozen=True)
 class LowRank:
-    """One difference: scale * b @ a, with a [r, in] and b [out, r]."""
+    """One difference: scale * b @ a, with a [r, in] and b [out, r]; with DoRA also the norms [out] of the new rows."""
 
     a: Tensor
     b: Tensor
     scale: float
+    magnitude: Tensor | None = None
+
+    def rows(self, chosen: slice) -> LowRank:
+        """Return the difference of some outputs."""
+        magnitude = None if self.magnitude is None else self.magnitude[chosen]
+        return LowRank(self.a, self.b[chosen], self.scale, magnitude)
+
+    def merged(self, weight: Tensor) -> Tensor:
+        """Return a weight of the base with the difference."""
+        changed = weight.detach().float().cpu() + self.scale * (self.b @ self.a)
+        if self.magnitude is None:
+            return changed
+        return changed * (self.magnitude / changed.norm(dim=1))[:, None]
 
 
 def split(difference: LowRank, parts: tuple[Part, ...]) -> dict[Key, LowRank]:
     """Return the difference of a module for each site and layer that the module is."""
-    return {(part.site, part.layer): LowRank(difference.a, difference.b[part.rows], difference.scale) for part in parts}
+    return {(part.site, part.layer): difference.rows(part.rows) for part in parts}
 
 
 def layout(keys: Mapping[Key, Any], shape: Shape) -> tuple[tuple[str, ...], tuple[int, ...] | None]:

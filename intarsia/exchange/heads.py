@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Weights
+from intarsia.exchange.activations import activation_of
 from intarsia.exchange.modules import Modules
-from intarsia.tasks.heads import Head
+from intarsia.tasks.heads import Head, Hidden
 
 KINDS = {"SEQ_CLS": "label", "TOKEN_CLS": "tags", "QUESTION_ANS": "span"}
 CLASSES = {
@@ -20,6 +23,24 @@ CLASSES = {
 }
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
 OF_THE_BASE = ("bert", "albert")  # the classifier reads the base's pooler
+
+
+@dataclass(frozen=True)
+class HiddenLayer:
+    """The dense layer of a class for sequence classification on the first token, and its output layer."""
+
+    dense: str
+    output: str
+    activation: str  # or the configuration value that names it
+    norm: str | None = None
+
+
+HIDDEN = {
+    "distilbert": HiddenLayer("pre_classifier", "classifier", "relu"),
+    "electra": HiddenLayer("classifier.dense", "classifier.out_proj", "gelu"),
+    "deberta-v2": HiddenLayer("pooler.dense", "classifier", "config.pooler_hidden_act"),
+    "modernbert": HiddenLayer("head.dense", "classifier", "config.classifier_activation", norm="head.norm"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,11 +75,17 @@ def read_head(
     weight and bias with which the adapter replaces the base's pooler."""
     if task is None:
         return None
+    family = modules.encoder.shape.family
+    if family == "modernbert":  # all of its classes have the hidden layer
+        config = modules.encoder.model.config
+        kind = {"SEQ_CLS": "label", "TOKEN_CLS": "tags", "QUESTION_ANS": "span"}[task]
+        return _hidden(weights, modules, name, kind, config.classifier_pooling if task == "SEQ_CLS" else "none")
     if task == "QUESTION_ANS":
         return _linear(weights, modules, name("qa_outputs"), "span", "none")
-    family = modules.encoder.shape.family
-    if task == "TOKEN_CLS" and family != "modernbert":
+    if task == "TOKEN_CLS":
         return _linear(weights, modules, name("classifier"), "tags", "none")
+    if family in HIDDEN:
+        return _hidden(weights, modules, name, "label", "cls")
     if family in LIKE_ROBERTA:
         dense = {f"pooler.{kind}": weights.take(f"{name('classifier.dense')}.{kind}") for kind in ("weight", "bias")}
         found = _linear(weights, modules, name("classifier.out_proj"), "label", "trained-pooler")
@@ -73,6 +100,27 @@ def read_head(
         own = {f"pooler.{kind}": tensor for kind, tensor in (pooler or {}).items()}
         return TaskHead(found.kind, found.head, {**own, **found.tensors})
     raise ExchangeError(f"heads of the family {family} cannot be imported for the task type {task}.")
+
+
+def _hidden(weights: Weights, modules: Modules, name: Callable[[str], str], kind: str, pooling: str) -> TaskHead:
+    """Take a head with a hidden layer. A layer without biases gets biases of 0."""
+    layer, config, d = HIDDEN[modules.encoder.shape.family], modules.encoder.model.config, modules.encoder.shape.width
+    found = _linear(weights, modules, name(layer.output), kind, pooling)
+    option = layer.activation.removeprefix("config.")
+    named: Any = getattr(config, option) if option != layer.activation else option
+    hidden = Hidden(activation_of(named, f"the base's {option}"), norm=layer.norm is not None)
+    tensors = {"hidden.weight": weights.take(f"{name(layer.dense)}.weight", (d, d))}
+    tensors["hidden.bias"] = _or_zeros(weights, f"{name(layer.dense)}.bias", d)
+    if layer.norm:
+        tensors["norm.weight"] = weights.take(f"{name(layer.norm)}.weight", (d,))
+        tensors["norm.bias"] = _or_zeros(weights, f"{name(layer.norm)}.bias", d)
+    head = Head(found.head.outputs, found.head.pooling, hidden)
+    return TaskHead(found.kind, head, {**tensors, **found.tensors})
+
+
+def _or_zeros(weights: Weights, name: str, width: int) -> Tensor:
+    found = weights.take_if(name, (width,))
+    return torch.zeros(width) if found is None else found
 
 
 def _linear(weights: Weights, modules: Modules, name: str, kind: str, pooling: str) -> TaskHead:

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE, places
+from intarsia.errors import ExchangeError
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
+    from intarsia.methods import Method
+
+
+POSITIONS = {"c2p": "key", "p2c": "query"}  # DeBERTa's kinds of scores, and the layers that project their positions
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,31 @@ class Modules:
     def bias(self, path: str) -> Tensor | None:
         return self.encoder.weights.get(f"{path}.bias")
 
+    def of_the_base(self, method: Method) -> dict[str, Tensor]:
+        """Return copies of the base's values for all tensors of a method that start there."""
+        found = {}
+        for name, spec in method.stored(self.encoder.shape).items():
+            if spec.start == "base" and spec.site is not None:
+                base = self.encoder.at_site(*spec.site, spec.tensor).tensor
+                found[name] = base.detach().float().cpu().clone()
+        return found
+
     @property
     def pooler(self) -> str | None:
         """The path of the base's pooler, if it has one."""
         return self.encoder.family.pooler if self.encoder.shape.pooler else None
+
+    def check_own(self, path: str, where: str) -> None:
+        """Raise if the module computes more than its site: then a change of the module is no change of a method."""
+        config = self.encoder.model.config
+        if not (self.encoder.shape.disentangled_attention and config.relative_attention and config.share_att_key):
+            return
+        positions = {POSITIONS[kind] for kind in config.pos_att_type or () if kind in POSITIONS}
+        if any(part.site in positions for part in self.linears[path]):
+            raise ExchangeError(
+                f"{where} changes {path!r}. In {self.encoder.shape.family} this layer projects the tokens and the "
+                "relative positions; a method of Intarsia acts on tokens only, so its answers would differ."
+            )
 
     def strip(self, name: str) -> str:
         """Return a name without the prefix that task classes of `transformers` give to their base."""

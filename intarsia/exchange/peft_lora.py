@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
-from intarsia.exchange.folding import Key, LowRank, as_lora, split
+from intarsia.exchange.folding import HIGHEST_RANK, Key, LowRank, as_lora, split
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.patterns import ByModule, Targets
 from intarsia.exchange.peft_parts import PeftTensors, Read
@@ -29,62 +30,85 @@ UNSUPPORTED = (  # flags that change what is computed; null or false where they 
 
 def read_lora(flags: Flags, tensors: PeftTensors, modules: Modules) -> Read:
     """Return LoRA or DoRA of a `LORA` configuration."""
-    flags.no_effect(*TRAINING_ONLY)
-    for name in UNSUPPORTED:
-        flags.expect(name, None, False, [], {}, because="no method of Intarsia computes it")
-    r, alpha = flags.whole("r", least=1, most=4096), flags.number("lora_alpha", most=2**24)
+    check_lora_flags(flags)
+    r, alpha = flags.whole("r", least=1, most=HIGHEST_RANK), flags.number("lora_alpha", most=2**24)
     rslora, dora = flags.yes("use_rslora"), flags.yes("use_dora")
     ranks = ByModule(flags.where, flags.take("rank_pattern", None) or {}, r)
     alphas = ByModule(flags.where, flags.take("alpha_pattern", None) or {}, alpha)
-    check_targets(flags, tensors, modules, "lora_A.weight")
-    found: dict[Key, LowRank] = {}
-    magnitudes: dict[Key, Tensor] = {}
-    pooler: dict[str, Tensor] = {}
-    for module in tuple(tensors.having("lora_A.weight")):
+
+    def difference(module: str, weight: Tensor) -> LowRank:
         path = tensors.path(module)
         rank = ranks.of(path)
-        weight = modules.weight(module)
-        a = tensors.weights.take(tensors.name(module, "lora_A.weight"), (int(rank), weight.shape[1]))
-        b = tensors.weights.take(tensors.name(module, "lora_B.weight"), (weight.shape[0], int(rank)))
+        a = tensors.take(module, "lora_A.weight", (int(rank), weight.shape[1]))
+        b = tensors.take(module, "lora_B.weight", (weight.shape[0], int(rank)))
         scale = alphas.of(path) / (math.sqrt(rank) if rslora else rank)
-        magnitude = _magnitude(tensors, module, weight.shape[0]) if dora else None
+        return LowRank(a, b, scale, _magnitude(tensors, module, weight.shape[0]) if dora else None)
+
+    return read_low_rank(flags, tensors, modules, "lora_A.weight", difference, DoRA if dora else LoRA)
+
+
+def check_lora_flags(flags: Flags) -> None:
+    """Take the flags that LoRA and AdaLoRA share and that compute nothing here; raise if one is used."""
+    flags.no_effect(*TRAINING_ONLY)
+    for name in UNSUPPORTED:
+        flags.expect(name, None, False, [], {}, because="no method of Intarsia computes it")
+
+
+def read_low_rank(
+    flags: Flags,
+    tensors: PeftTensors,
+    modules: Modules,
+    first: str,
+    difference: Callable[[str, Tensor], LowRank],
+    kind: type[LoRA] = LoRA,
+    folded: tuple[str, ...] = (),
+) -> Read:
+    """Return one method from the differences of all target modules. `first`: a tensor that each of them has."""
+    check_targets(flags, tensors, modules, first)
+    found: dict[Key, LowRank] = {}
+    pooler: dict[str, Tensor] = {}
+    for module in tuple(tensors.having(first)):
+        weight = modules.weight(module)
+        own = difference(module, weight)
         if module == modules.pooler:
-            pooler["weight"] = _merged(weight, a, b, scale, magnitude)
+            pooler["weight"] = own.merged(weight)
             continue
-        parts = modules.linears[module]
-        found |= split(LowRank(a, b, scale), parts)
-        if magnitude is not None:
-            magnitudes |= {(part.site, part.layer): magnitude[part.rows] for part in parts}
-    biases, own = read_biases(flags, tensors, modules, set(found), pooler)
-    method, lowrank, folded = as_lora(found, modules.encoder.shape, DoRA if dora else LoRA, **biases)
-    if dora:
-        lowrank |= _stored_magnitudes(lowrank, magnitudes, modules)
-    folded += ("the difference of the pooler merged into the head's own pooler",) if pooler else ()
-    return Read(method, {**lowrank, **filled_biases(method, own, modules)}, folded, pooler)
+        modules.check_own(module, flags.where)
+        found |= split(own, modules.linears[module])
+    biases, trained = read_biases(flags, tensors, modules, set(found), pooler)
+    method, lowrank, notes = as_lora(found, modules.encoder.shape, kind, **biases)
+    if kind is DoRA:
+        lowrank |= _stored_magnitudes(lowrank, found, modules)
+    notes = (*folded, *notes)
+    notes += ("the difference of the pooler merged into the head's own pooler",) if pooler else ()
+    return Read(method, {**lowrank, **filled_biases(method, trained, modules)}, notes, pooler)
 
 
-def check_targets(flags: Flags, tensors: PeftTensors, modules: Modules, tensor: str) -> None:
-    """Raise unless exactly the target modules of the configuration have tensors."""
+def check_targets(
+    flags: Flags, tensors: PeftTensors, modules: Modules, tensor: str, among: Mapping[str, Any] | None = None
+) -> None:
+    """Raise unless exactly the target modules of the configuration have tensors. `among`: the modules that can be
+    targets; by default the linear layers."""
     given = flags.take("target_modules", None)
-    saved = tensors.saved
     targets = Targets(
         flags.where,
         given,
         flags.take("exclude_modules", None),
         flags.take("layers_to_transform", None),
         flags.take("layers_pattern", None),
-        saved,
+        tensors.saved,
     )
+    among = modules.linears if among is None else among
     have = set(tensors.having(tensor))
     for module in have:
-        if module not in modules.linears and module != modules.pooler:
+        if module not in among and module != modules.pooler:
             raise ExchangeError(
-                f"{tensors.weights.where} has {tensor} for {module!r}, which is no linear layer of a site. Embeddings "
-                "and other modules cannot be changed by LoRA here."
+                f"{tensors.weights.where} has {tensor} for {module!r}, where this method of Intarsia cannot act: it is "
+                "at no site. Embeddings and layers outside the sites cannot be changed."
             )
     if given is None:
         return
-    for module in (*modules.linears, *filter(None, (modules.pooler,))):
+    for module in (*among, *filter(None, (modules.pooler,))):
         named = given == "all-linear" or tensors.path(module) in targets
         if named and module not in have and module != modules.pooler:
             raise ExchangeError(
@@ -103,6 +127,7 @@ def read_biases(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the option of LoRA for trained biases, and the biases by Intarsia's names."""
     which = flags.take("bias", "none")
+    which = "lora_only" if which == "vera_only" else which
     if which not in ("none", "lora_only", "all"):
         raise ExchangeError(f"{flags.where}: bias is {which!r:.60}; expected none, lora_only or all.")
     if which == "none":
@@ -131,12 +156,8 @@ def filled_biases(method: Any, found: dict[str, Tensor], modules: Modules) -> di
     extra = sorted(set(found) - set(wanted))
     if extra:
         raise ExchangeError(f"the adapter trains the bias {extra[0]}, which the method {method.name} does not have.")
-    filled = {}
-    for name, spec in wanted.items():
-        assert spec.site is not None
-        base = modules.encoder.at_site(spec.site[0], spec.site[1], "bias").tensor
-        filled[name] = found.get(name, base.detach().float().cpu().clone())
-    return filled
+    base = modules.of_the_base(method)
+    return {name: found.get(name, base[name]) for name in wanted}
 
 
 def _bias(tensors: PeftTensors, module: str, shape: tuple[int, ...]) -> Tensor:
@@ -160,17 +181,14 @@ def _magnitude(tensors: PeftTensors, module: str, outputs: int) -> Tensor:
     raise ExchangeError(f"{tensors.weights.where} has no lora_magnitude_vector of {module!r}, which DoRA needs.")
 
 
-def _merged(weight: Tensor, a: Tensor, b: Tensor, scale: float, magnitude: Tensor | None) -> Tensor:
-    changed = weight.detach().float().cpu() + scale * (b @ a)
-    return changed if magnitude is None else changed * (magnitude / changed.norm(dim=1))[:, None]
-
-
-def _stored_magnitudes(lowrank: dict[str, Tensor], found: dict[Key, Tensor], modules: Modules) -> dict[str, Tensor]:
+def _stored_magnitudes(lowrank: dict[str, Tensor], found: dict[Key, LowRank], modules: Modules) -> dict[str, Tensor]:
     """DoRA stores the magnitude minus the norm of the base's rows."""
     stored = {}
     for name in [name for name in lowrank if name.endswith(".a.weight")]:
         layer, _, site = name.removesuffix(".a.weight").partition(".")
         key = (site, int(layer))
         norm = modules.encoder.at_site(site, int(layer), "weight").tensor.detach().float().cpu().norm(dim=1)
-        stored[f"{layer}.{site}.magnitude"] = found[key] - norm if key in found else torch.zeros_like(norm)
+        magnitude = found[key].magnitude if key in found else norm
+        assert magnitude is not None
+        stored[f"{layer}.{site}.magnitude"] = magnitude - norm
     return stored

@@ -23,13 +23,14 @@ class Read:
     tensors: Mapping[str, Tensor]
     folded: tuple[str, ...] = ()
     pooler: dict[str, Tensor] = field(default_factory=dict)  # changed weight and bias of the base's pooler
+    longest: int | None = None  # tokens of a text
 
 
 class PeftTensors:
     """Names are `base_model.model.` + the path of a module in the task class + the name of the tensor."""
 
-    def __init__(self, weights: Weights, modules: Modules, saved: tuple[str, ...] = ()) -> None:
-        self.weights, self.modules, self.saved = weights, modules, saved
+    def __init__(self, weights: Weights, modules: Modules, saved: tuple[str, ...] = (), head_root: str = ROOT) -> None:
+        self.weights, self.modules, self.saved, self._head_root = weights, modules, saved, head_root
         prefixed = any(name.startswith(f"{ROOT}{modules.prefix}.") for name in weights)
         self._before = f"{modules.prefix}." if prefixed else ""
 
@@ -40,8 +41,12 @@ class PeftTensors:
     def name(self, module: str, tensor: str) -> str:
         return f"{ROOT}{self._before}{module}.{tensor}"
 
+    def take(self, module: str, tensor: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """Take a tensor of a module of the base."""
+        return self.weights.take(self.name(module, tensor), shape)
+
     def head_name(self, module: str) -> str:
-        return ROOT + module
+        return self._head_root + module
 
     def having(self, tensor: str) -> Iterator[str]:
         """Yield the modules of the base that have a tensor of this name."""

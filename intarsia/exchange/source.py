@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ LARGEST_WEIGHTS = 4 << 30  # bytes of a file of tensors
 LARGEST_TOKENIZER = 64 << 20
 MOST_TENSORS = 100_000
 WEIGHTS = (".safetensors", ".bin")
+T = TypeVar("T", Flags, Weights)
 
 
 class Source:
@@ -81,22 +83,28 @@ class Source:
         self._accounts.append(flags)
         return flags
 
-    def weights(self, *names: str) -> Weights:
-        """Return the tensors of the first of these files that exists; each must be taken."""
+    def weights(self, *names: str, rename: Callable[[str], str] | None = None) -> Weights:
+        """Return the tensors of the first of these files that exists; each must be taken. `rename` gives the present
+        name of a tensor of an older file."""
         name = self.first(*names)
         if name is None:
             raise ExchangeError(f"{self.folder} has no {' or '.join(names)}. Found: {self._listed()}.")
         found = self.load(name)
         if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
             raise ExchangeError(f"{self.folder / name} is not a mapping from names to tensors.")
+        if rename is not None:
+            renamed = {rename(key): tensor for key, tensor in found.items()}
+            if len(renamed) < len(found):
+                raise ExchangeError(f"{self.folder / name} has tensors under their old and their new names.")
+            found = renamed
         weights = Weights(name, found)
         self._accounts.append(weights)
         return weights
 
-    def account(self, weights: Weights) -> Weights:
-        """Account for tensors that a reader took out of a file with another layout."""
-        self._accounts.append(weights)
-        return weights
+    def account(self, part: T) -> T:
+        """Account for flags or tensors that a reader took out of a file with another layout."""
+        self._accounts.append(part)
+        return part
 
     def load(self, name: str) -> Any:
         """Return the content of a safetensors file, or that of a `.bin` file without running any code."""

@@ -25,6 +25,7 @@ from intarsia.methods import Method, parse
 from intarsia.tasks import TaskData, load_data
 
 if TYPE_CHECKING:
+    from intarsia.bank.bank import Bank
     from intarsia.encoder.encoder import Encoder
     from intarsia.lab.no_bert import SearchWatch
     from intarsia.tasks.heads import Pooling
@@ -40,6 +41,7 @@ def compare(
     *,
     seeds: int = 3,
     encoder: str | Path | Encoder | None = None,
+    bank: str | Path | Bank | None = None,
     device: str = "cpu",
     folder: str | Path = "comparison",
     pooling: Pooling = "mean",
@@ -60,12 +62,14 @@ def compare(
     The dev part selects each run's best epoch. `data` and `columns` are as for `load_data`, which splits with one seed
     for all runs. Settings that are not given follow each method's recipe. `no_bert` is the number of minutes for a
     search for a model without a transformer. Results are stored in `folder`. A method that diverges, or that does not
-    fit this encoder, has a row with the reason.
+    fit this encoder, has a row with the reason. `bank` has the tasks that compositions name, and its base is used.
 
     `together` is the number of runs that share a pass (None: as many as fit). The time of a run is its share of these
     passes by tokens. With `together=1` every run is trained and timed alone. `watch` is called with the events of the
     runs, `search_watch` with the progress of the search.
     """
+    from intarsia.bank.bank import Bank
+    from intarsia.bank.family import with_parents
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
     from intarsia.lab.comparison_files import write
@@ -86,7 +90,12 @@ def compare(
     jobs = _jobs(task, named, seeds, pooling, given)
     if no_bert is not None and not no_bert > 0:
         raise IntarsiaError(f"The search without BERT got {no_bert} minutes; expected more than 0.")
-    base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
+    if bank is None:
+        base = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder or EMBEDDED, device=device)
+    else:
+        opened = bank if isinstance(bank, Bank) else Bank(bank, encoder, device=device)
+        base = opened.encoder
+        jobs = {n: [with_parents(opened.store, job, base) for job in own] for n, own in jobs.items()}
     Head(1, pooling).tensors(base.shape)  # raises if this base does not support the pooling
     with own_folder(Path(folder)) as runs:
         rows = train_rows(jobs, base, runs, metric, together=together, watch=watch)

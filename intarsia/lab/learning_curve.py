@@ -229,7 +229,6 @@ def _write(curve: LearningCurve, folder: Path) -> None:
 
 def _remove_empty(work: Path) -> None:
     """Remove the working folder unless checkpoints of runs that can resume are in it."""
-    import shutil
 
     if not list(work.glob("*/state.safetensors")):
-        shutil.rmtree(work, ignore_errors=True)
+        files.remove_folder(work)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -15,6 +17,8 @@ from intarsia.methods.compose import parents as parents
 from intarsia.methods.compose import resolve as resolve
 from intarsia.methods.compose import swap as swap
 from intarsia.methods.compositions import *  # noqa: F403
+from intarsia.methods.expression import Expression, read
+from intarsia.methods.method import ALL_BUT_LAST
 from intarsia.methods.method import Method as Method
 from intarsia.methods.method import Preset as Preset
 from intarsia.methods.method import Spec as Spec
@@ -107,8 +111,57 @@ def _invalid(name: str, error: Exception) -> IntarsiaError:
 def parse(text: str, options: Sequence[str] = ()) -> Method:
     """Return the method that the command line names.
 
-    `text` is a name, with an optional size after a dash (`houlsby-64`, `lt-sft-0.5%`). `options` are `KEY=VALUE`.
+    `text` is a name, with an optional size after a dash (`houlsby-64`, `lt-sft-0.5%`) and options after spaces; or a
+    composition of methods and of tasks of a bank: `stack(medical, pfeiffer-48)`. `options` are `KEY=VALUE`.
     """
+    found = read(text) if text.strip() else Expression(text)
+    options = [*found.options, *options]
+    return _simple(found.name, options) if found.parts is None else _composed(found, options)
+
+
+def _composed(found: Expression, options: Sequence[str]) -> Composite:
+    """Return the composition that a text describes. A part that is no method is the name of a task."""
+    kind = COMPOSITIONS.get(found.name.lower())
+    if kind is None:
+        raise IntarsiaError(
+            f"the composition {found.name!r} is not known.{did_you_mean(found.name.lower(), COMPOSITIONS)} "
+            f"Compositions: {', '.join(COMPOSITIONS)}, as in stack(medical, pfeiffer-48)."
+        )
+    fields = {
+        name: str(p.annotation)
+        for name, p in inspect.signature(kind.__init__).parameters.items()
+        if p.default != p.empty
+    }
+    values = _checked_options(found.name, fields, options)
+    return kind(*(_part(part) for part in found.parts or ()), **values)
+
+
+def _part(found: Expression) -> Method | str:
+    if found.parts is not None:
+        return _composed(found, found.options)
+    if any(found.name == name or re.fullmatch(rf"{name}-[\d.]\S*", found.name) for name in PRESETS):
+        return _simple(found.name, found.options)
+    if found.options:
+        raise IntarsiaError(
+            f"{found.name!r} is not a method, so {found.options[0]} cannot be an option of it."
+            f"{did_you_mean(found.name.rpartition('-')[0] or found.name, PRESETS)} Options of a composition stand in "
+            "its parentheses, or after them."
+        )
+    return found.name
+
+
+def _checked_options(name: str, fields: Mapping[str, str], options: Sequence[str]) -> dict[str, Any]:
+    values = dict(option.partition("=")[::2] for option in options)
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        meant = did_you_mean(unknown[0], fields)
+        known = f"its options are: {', '.join(fields)}" if fields else "it has no options"
+        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {known}.{meant}")
+    return {key: _value(key, value, fields[key]) for key, value in values.items()}
+
+
+def _simple(text: str, options: Sequence[str]) -> Method:
+    """Return the method with this name and size."""
     names = [n for n in PRESETS if text == n or text.startswith(f"{n}-")]
     if not names:
         close = did_you_mean(text.rpartition("-")[0] or text, PRESETS)
@@ -120,12 +173,8 @@ def parse(text: str, options: Sequence[str] = ()) -> Method:
     if sized and preset.size is None:
         raise IntarsiaError(f"the method {name} has no size, so {text!r} is not valid: write {name}.")
     fields = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values = dict(option.partition("=")[::2] for option in [*([f"{preset.size}={size}"] if sized else []), *options])
-    unknown = sorted(set(values) - set(fields))
-    if unknown:
-        known = f"its options are: {', '.join(fields)}" if fields else "it has no options"
-        raise IntarsiaError(f"the method {name} has no option {unknown[0]!r}; {known}.")
-    return kind(**{**preset.options, **{key: _value(key, value, fields[key]) for key, value in values.items()}})
+    given = _checked_options(name, fields, [*([f"{preset.size}={size}"] if sized else []), *options])
+    return kind(**{**preset.options, **given})
 
 
 def as_method(value: Any) -> Method:
@@ -133,8 +182,7 @@ def as_method(value: Any) -> Method:
     if isinstance(value, Method):
         return value
     if isinstance(value, str) and value.strip():
-        name, *options = value.split()
-        return parse(name, options)
+        return parse(value)
     found = f"the class {value.__name__}" if isinstance(value, type) else f"{value!r:.60} ({type(value).__name__})"
     raise IntarsiaError(
         f"method: expected a name and size such as 'houlsby-64', or a method such as Bottleneck(64); found {found}."
@@ -202,10 +250,14 @@ def _listed(name: str, options: Mapping[str, Any]) -> str:
 def _value(key: str, text: str, annotation: str) -> Any:
     """Return the value of an option's text in its annotated type."""
     try:
-        if text.lower() == "none" and "None" in annotation:
+        if text.lower() == "none" and ("None" in annotation or annotation == "Layers"):
             return None
+        if annotation == "Layers":
+            return text if text == ALL_BUT_LAST else layer_span(text)
         if annotation.startswith("bool"):
             return {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}[text.lower()]
+        if annotation.startswith("Sequence[float"):
+            return tuple(float(part) for part in text.split(","))
         if annotation.startswith("tuple[str"):
             return tuple(part for part in text.split(",") if part)
         if annotation.startswith("tuple"):
@@ -214,7 +266,12 @@ def _value(key: str, text: str, annotation: str) -> Any:
         number = numbers.get(annotation.removesuffix(" | None"))
         return text if number is None else number(text)
     except (KeyError, ValueError):
-        raise IntarsiaError(f"the option {key}={text} is not valid: {annotation} was expected.") from None
+        shown = {
+            "Layers": f"layers such as 0-3,5, or {ALL_BUT_LAST},",
+            "Sequence[float] | None": "a list such as [0.3,0.7]",
+        }
+        expected = shown.get(annotation, annotation)
+        raise IntarsiaError(f"the option {key}={text} is not valid: {expected} was expected.") from None
 
 
 def _number(text: str) -> float:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
-from intarsia.methods.compose import Composite, Part
+from intarsia.methods.compose import Composite, Part, own_method
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from intarsia.encoder.shape import Shape
+    from intarsia.encoder.site_view import SiteView
 
 TOLERANCE = 1e-6
 
@@ -33,6 +40,46 @@ class Average(Composite):
                 "is that part. Divide each weight by the sum."
             )
         self._init(parts, factors=given)
+
+    @property
+    def weights_of_parts(self) -> tuple[float, ...]:
+        return self.factors or (1 / len(self.parts),) * len(self.parts)
+
+    def check(self, shape: Shape) -> None:
+        for method in map(own_method, self.methods):
+            if method.changes_base:
+                raise IntarsiaError(
+                    f"Average cannot have the part {method.name}: it changes weights of the base, so it has no output "
+                    "of its own at any site. Merge the inlays instead."
+                )
+            if any(site == PREFIX for site, _ in method.places(shape)):
+                raise IntarsiaError(
+                    f"Average cannot have the part {method.name}: keys and values of a prefix have no output of their "
+                    "own that could be averaged. Use Stack, which gives the attention the prefixes of all parts."
+                )
+            if method.inverts_words:
+                raise IntarsiaError(
+                    f"Average cannot have the part {method.name} with an invertible adapter: the mean of invertible "
+                    "functions has no inverse. Use Stack."
+                )
+        super().check(shape)
+
+    def output(self, view: SiteView, h: Tensor) -> Tensor:
+        return h + self.change(view, h)
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        weights = self.weights_of_parts
+        changes = [weights[number] * method.change(part, h) for number, method, part in self.acting(view)]
+        return sum(changes[1:], changes[0])
+
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        weights, acting = self.weights_of_parts, self.acting(view)
+        total = sum(
+            (weights[number] * method.norm(part, x) for number, method, part in acting[1:]),
+            weights[acting[0][0]] * acting[0][1].norm(acting[0][2], x),
+        )
+        missing = 1.0 - sum(weights[number] for number, _, __ in acting)
+        return total if len(acting) == len(weights) else total + missing * view.module(x)
 
     def options(self) -> dict[str, Any]:
         return {"weights": self.factors}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE
 from intarsia.errors import IntarsiaError, check_choice
-from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class BitFit(Method):
     """The biases of a task. `sites` selects some of them; ("query", "ffn.up") is the half that the paper recommends."""
 
     sites: tuple[str, ...] | None = None  # None: all
-    layers: tuple[int, ...] | None = None  # None: all, and the biases outside the layers
+    layers: Layers = None  # None: all, and the biases outside the layers
     pooler: bool = False  # train the pooler's bias too, for heads that read the pooler
 
     name: ClassVar[str] = "bitfit"

@@ -8,8 +8,9 @@ matrices start near zero, so A starts near the identity. The method also trains 
 The options cover the variants of the paper (section 3.6): other activations, a norm or more layers inside the adapter,
 adapters after attention only, parallel adapters, and multiplicative adapters. They also cover the forms that AdapterHub
 files have: with the residual x and the base's LayerNorm LN of the sub-layer, the adapter may read LN(h + x)
-(`base_norm_before`), have LayerNorms of its own (`norm_before`, `norm_after`), add its output to h, to h + x or to what
-it reads (`residual`), scale it (`scaling`, `learned_scaling`), and replace LN(h' + x) by h' (`base_norm_after`).
+(`base_norm_before`) or h + x (`sum_before`), have LayerNorms of its own (`norm_before`, `norm_after`), add its output
+to h, to h + x or to what it reads (`residual`), scale it (`scaling`, `learned_scaling`), and replace LN(h' + x) by h'
+(`base_norm_after`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods import invertible
 from intarsia.methods.method import (
+    Layers,
     Method,
     Preset,
     Spec,
@@ -56,7 +59,7 @@ class Bottleneck(Method):
 
     size: int = 64
     places_in_layer: Literal["both", "attention", "ffn"] = "both"
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     activation: Activation = "gelu"
     depth: int = 1  # hidden layers inside the adapter
     inner_norm: Literal["none", "layer", "batch"] = "none"  # on the hidden units, before the activation
@@ -72,8 +75,11 @@ class Bottleneck(Method):
     norm_before: bool = False  # a LayerNorm of the adapter's own on what it reads
     norm_after: Literal["none", "change", "sum"] = "none"  # a LayerNorm of the adapter's own on u, or on residual + u
     base_norm_before: bool = False  # reads the base's frozen LN(h + x)
-    residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to LN(h + x)
+    residual: Literal["output", "sum", "read"] = "output"  # u is added to h, to h + x, or to what it reads
     base_norm_after: bool = True  # the base adds x and applies its LN; False: the adapter's result is the sub-layer's
+    sum_before: bool = False  # reads h + x
+    invertible: bool = False  # an invertible adapter at the embeddings, as MAD-X has for languages
+    invertible_reduction: int = 2  # of its hidden units
 
     name: ClassVar[str] = "bottleneck"
     paper: ClassVar[str] = "Houlsby et al. 2019"
@@ -94,7 +100,7 @@ class Bottleneck(Method):
     training_only: ClassVar[tuple[str, ...]] = ("std", "dropout")
     newer: ClassVar[tuple[str, ...]] = (
         "sizes", "scaling", "learned_scaling", "dropout", "norm_before", "norm_after", "base_norm_before", "residual",
-        "base_norm_after",
+        "base_norm_after", "sum_before", "invertible", "invertible_reduction",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -105,13 +111,16 @@ class Bottleneck(Method):
         check_choice("norm_after", self.norm_after, _NORMS_AFTER)
         check_choice("residual", self.residual, _RESIDUALS)
         check_least(size=(self.size, 1), depth=(self.depth, 1, 64), std=(self.std, 0), scaling=(abs(self.scaling), 0))
+        check_least(invertible_reduction=(self.invertible_reduction, 1))
         check_dropout(self.dropout)
         self._check_sizes()
         sorted_layers(self)
-        if self.residual != "output" and not self.base_norm_before:
-            raise IntarsiaError(f"residual {self.residual!r} needs base_norm_before=True: it is part of what it reads.")
-        if self.base_norm_before and self.parallel:
-            raise IntarsiaError("base_norm_before and parallel exclude each other: an adapter reads one input.")
+        if self.residual != "output" and not (self.base_norm_before or self.sum_before):
+            raise IntarsiaError(
+                f"residual {self.residual!r} needs base_norm_before=True or sum_before=True: it is what it reads."
+            )
+        if self.base_norm_before + self.sum_before + self.parallel > 1:
+            raise IntarsiaError("base_norm_before, sum_before and parallel exclude each other: it reads one input.")
         if self.norms and not self.base_norm_after:
             raise IntarsiaError("base_norm_after=False needs norms=False: the LayerNorms would not be used.")
 
@@ -120,9 +129,11 @@ class Bottleneck(Method):
             return
         for size in self.sizes:
             check_least(sizes=(size, 1))
-        if self.layers is not None and list(self.layers) != sorted(set(self.layers)):
+        if not isinstance(self.layers, tuple):
+            return  # `_size_of` compares with the base
+        if list(self.layers) != sorted(set(self.layers)):
             raise IntarsiaError("sizes need their layers in ascending order, each of them once.")
-        if self.layers is not None and len(self.sizes) != len(self.layers):
+        if len(self.sizes) != len(self.layers):
             raise IntarsiaError(f"{len(self.sizes)} sizes were given for {len(self.layers)} layers.")
 
     def check(self, shape: Shape) -> None:
@@ -131,6 +142,8 @@ class Bottleneck(Method):
                 f"base_norm_before and base_norm_after=False do not work on {shape.family}: its LayerNorms stand "
                 "before the sub-layers, not behind them."
             )
+        if self.invertible:
+            invertible.check(shape)
         self._size_of(shape)
 
     @property
@@ -149,7 +162,7 @@ class Bottleneck(Method):
 
     @property
     def wants(self) -> tuple[str, ...]:
-        return ("sublayer_input",) if self.parallel or self.base_norm_before else ()
+        return ("sublayer_input",) if self.parallel or self.base_norm_before or self.sum_before else ()
 
     def recordable(self, shape: Shape) -> bool:
         return self.inner_norm != "batch"  # BatchNorm needs the slice of each owner
@@ -181,11 +194,12 @@ class Bottleneck(Method):
         norms = {(n.site, n.layer) for n in self._trained_norms(shape)}
         adapters = set(self._adapters(shape))
         skipped = set() if self.base_norm_after else {(_NORM_OF[site], layer) for site, layer in adapters}
-        return frozenset(norms | adapters | skipped)
+        outside = {invertible.PLACE} if self.invertible else set()
+        return frozenset(norms | adapters | skipped | outside)
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         d, sizes = shape.width, self._size_of(shape)
-        specs: dict[str, Spec] = {}
+        specs = invertible.specs(shape, self.invertible_reduction) if self.invertible else {}
         for site, layer in self._adapters(shape):
             name, m = f"{layer}.{site}", sizes[layer]
             specs |= adapter_specs(name, m, d, self.std)
@@ -215,29 +229,65 @@ class Bottleneck(Method):
             2 * m * d + d + m + (self.depth - 1) * (m * m + m) + inner * m + outside
             for m in self._size_of(shape).values()
         )
-        return layers * len(_PLACES[self.places_in_layer]) + norm_count(self._trained_norms(shape))
+        embeddings = invertible.count(shape, self.invertible_reduction) if self.invertible else 0
+        return embeddings + layers * len(_PLACES[self.places_in_layer]) + norm_count(self._trained_norms(shape))
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
-        name = f"{view.layer}.{view.site}"
-        read = residual = h
-        if self.parallel:
+        if view.site == invertible.SITE:
+            return invertible.forward(view, h, self.activation)
+        read = self.reads(view, h)
+        residual = h
+        if self.residual == "read":
+            residual = read
+        elif self.residual == "sum":
             assert view.sublayer_input is not None
-            read = view.sublayer_input
-        elif self.base_norm_before:
-            assert view.sublayer_input is not None
-            total = h + view.sublayer_input
-            read = view.module_at(_NORM_OF[view.site])(total)
-            residual = {"output": h, "sum": total, "read": read}[self.residual]
-        if self.norm_before:
-            read = view.layer_norm(read, f"{name}.norm_before", _EPS)
-        if self._plain:
-            out = view.bottleneck(residual, read, name, self.activation)
-        else:
-            out = self._combined(view, name, residual, self._change(view, name, read))
+            residual = h + view.sublayer_input
+        out = self._applied(view, residual, read)
         if self.base_norm_after:
             return out
         view.memory[_NORM_OF[view.site], view.layer] = out  # `norm` returns it
         return h
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        if view.site == invertible.SITE or not self._plain or self.residual != "output":
+            return super().change(view, h)
+        return self._applied(view, h.new_zeros(h.shape), self.reads(view, h))
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        if self.parallel:
+            assert view.sublayer_input is not None
+            return view.sublayer_input
+        if self.base_norm_before:
+            return view.normalised(_NORM_OF[view.site], h)
+        if self.sum_before:
+            assert view.sublayer_input is not None
+            return h + view.sublayer_input
+        return h
+
+    @property
+    def reads_beside(self) -> bool:
+        return self.parallel and not self.multiplicative
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        if self.base_norm_after:
+            return super().sole(shape)
+        return self.places(shape), "with base_norm_after=False the adapter's result replaces that of the sub-layer."
+
+    def _applied(self, view: SiteView, residual: Tensor, read: Tensor) -> Tensor:
+        """Return the adapter's result for what it reads."""
+        name = f"{view.layer}.{view.site}"
+        if self.norm_before:
+            read = view.layer_norm(read, f"{name}.norm_before", _EPS)
+        if self._plain:
+            return view.bottleneck(residual, read, name, self.activation)
+        return self._combined(view, name, residual, self._change(view, name, read))
+
+    @property
+    def inverts_words(self) -> bool:
+        return self.invertible
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        return invertible.inverse(tensors, rows, self.activation) if self.invertible else rows
 
     def _change(self, view: SiteView, name: str, x: Tensor) -> Tensor:
         """Return u, the output of the two matrices: x [tokens, d] → [tokens, d]."""

@@ -16,12 +16,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Category, Method, Spec, Tensors
+from intarsia.methods import composed_weights
+from intarsia.methods.method import Category, Ending, Method, Phase, Spec, Tensors
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from torch import Tensor
+
+    from intarsia.encoder.noise import Noise
     from intarsia.encoder.shape import Shape, WeightShape
+    from intarsia.encoder.site_view import SiteView
 
 MOST_PARTS = 64  # of one composition
 DEEPEST = 8  # levels of compositions inside compositions, and of parents that are compositions
@@ -84,6 +89,11 @@ class Composite(Method):
                     f"{kind} cannot have the part {own.name}: it reads stored states of the plain base, so nothing "
                     "can act before it. Use another method."
                 )
+            if own is not None and own.position_offset:
+                raise IntarsiaError(
+                    f"{kind} cannot have the part {own.name} with offset={own.position_offset}: it moves the positions "
+                    "of the text, and the other parts were learned at their own positions. Use offset=0."
+                )
             if own is not None and own.touches_rows:
                 raise IntarsiaError(
                     f"{kind} cannot have the part {own.name} with these options: it changes the input of the head, "
@@ -115,6 +125,14 @@ class Composite(Method):
     def changes_base(self) -> bool:  # type: ignore[override]
         return any(own_method(part).changes_base for part in self.parts if isinstance(part, Method))
 
+    @property
+    def not_merged(self) -> str:
+        trained = list(trained_parts(self))
+        kind = next((part.name for part in trained if part.merged_as != "tensors"), None)
+        if kind is not None:
+            return f"a composition with the part {kind} has no sum of the same form"
+        return next((part.not_merged for part in trained if part.not_merged), "")
+
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The parts; raises if one of them is still a name."""
@@ -127,12 +145,26 @@ class Composite(Method):
 
     def part_tensors(self, number: int, tensors: Tensors) -> Tensors:
         """Return the tensors of one part, by the part's own names."""
-        prefix = f"{number}."
-        return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        return composed_weights.part_tensors(number, tensors)
 
     def check(self, shape: Shape) -> None:
         for part in self.methods:
             part.check(shape)
+        self._check_sole(shape)
+        composed_weights.check(type(self).__name__, self.methods, bool(self.own_tensors(shape)), shape)
+
+    def _check_sole(self, shape: Shape) -> None:
+        """Raise if a part must act alone at a place where another part acts too."""
+        methods = [own_method(part) for part in self.methods]
+        for number, method in enumerate(methods):
+            sole, reason = method.sole(shape)
+            for other in methods[:number] + methods[number + 1 :]:
+                if shared := sorted(sole & other.places(shape)):
+                    site, layer = shared[0]
+                    raise IntarsiaError(
+                        f"{type(self).__name__} cannot have the parts {method.name} and {other.name} together: both "
+                        f"act at {site} of layer {layer}, and {reason}"
+                    )
 
     def check_values(self, shape: Shape, tensors: Tensors) -> None:
         for number, part in enumerate(self.methods):
@@ -144,9 +176,72 @@ class Composite(Method):
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset().union(*(own_method(part).places(shape) for part in self.methods))
 
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        found = [own_method(part).sole(shape) for part in self.methods]
+        return frozenset().union(*(places for places, _ in found)), next((why for places, why in found if places), "")
+
+    @property
+    def wants(self) -> tuple[str, ...]:
+        return tuple(sorted({wanted for part in self.methods for wanted in own_method(part).wants}))
+
+    @property
+    def reads_beside(self) -> bool:
+        return all(own_method(part).reads_beside for part in self.methods)
+
+    @property
+    def inverts_words(self) -> bool:
+        return any(own_method(part).inverts_words for part in self.parts if isinstance(part, Method))
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        for number in reversed(range(len(self.methods))):  # the last that acted is undone first
+            rows = own_method(self.methods[number]).words(self.part_tensors(number, tensors), rows)
+        return rows
+
+    def acting(self, view: SiteView) -> list[tuple[int, Method, SiteView]]:
+        """Return the parts that act at the place of a view: their numbers, methods and views."""
+        methods = enumerate(map(own_method, self.methods))
+        return [(number, method, view.part(number)) for number, method in methods if view.acts(number)]
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        _, method, part = self.acting(view)[0]
+        return method.reads(part, h)
+
+    def norm(self, view: SiteView, x: Tensor) -> Tensor:
+        _, method, part = self.acting(view)[-1]  # the topmost part that has its own LayerNorm here
+        return method.norm(part, x)
+
+    def phases(self, shape: Shape) -> tuple[Phase, ...]:
+        return composed_weights.phases(self.methods, shape) or (Phase("train", self.tensors(shape)),)
+
+    def weights(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> dict[str, Tensor]:
+        return composed_weights.weights(self.methods, phase, shape, tensors, kept, base, noise)
+
+    def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
+        return composed_weights.end_phase(self.methods, phase, shape, tensors, kept, base)
+
+    def penalty(
+        self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors, noise: Noise | None = None
+    ) -> Tensor | None:
+        found = [self.own_penalty(shape, tensors)]
+        for number, part in enumerate(self.methods):
+            own = self.part_tensors(number, tensors), self.part_tensors(number, kept)
+            found.append(part.penalty(phase, shape, *own, base, noise))
+        penalties = [penalty for penalty in found if penalty is not None]
+        return sum(penalties[1:], penalties[0]) if penalties else None
+
+    def own_penalty(self, shape: Shape, tensors: Tensors) -> Tensor | None:
+        """Return the penalty of the composition's own tensors, [...] or [slots, ...] each, summed over slots."""
+        return None
+
     def trained(self, shape: Shape) -> list[WeightShape]:
         weights = {weight.name: weight for part in self.methods for weight in part.trained(shape)}
         return list(weights.values())
+
+    def own_places(self, shape: Shape) -> Sequence[tuple[str, int]]:
+        """Return the (site, layer) pairs where tensors of the composition itself act."""
+        return ()
 
     def own_tensors(self, shape: Shape) -> dict[str, Spec]:
         """Return the tensors that belong to the composition itself, by name."""
@@ -210,6 +305,13 @@ def parents(method: Method) -> tuple[Parent, ...]:
     return tuple(found.values())
 
 
+def direct_parents(method: Part) -> tuple[Parent, ...]:
+    """Return the frozen inlays that are parts of a method, without those on which they are built."""
+    if isinstance(method, Parent):
+        return (method,)
+    return tuple(parent for part in inner(method) for parent in direct_parents(part))
+
+
 def _all_parents(method: Part) -> Iterator[Parent]:
     if isinstance(method, Parent):
         yield method
@@ -227,6 +329,29 @@ def swap(method: Method, others: Mapping[str, Parent]) -> Method:
     if not isinstance(method, Composite):
         return method
     return method.with_parts([part if isinstance(part, str) else swap(part, others) for part in method.parts])
+
+
+def trained_parts(method: Part) -> Iterator[Method]:
+    """Yield the methods in a composition that train, at every depth; for another method, the method itself."""
+    if isinstance(method, Composite):
+        for part in method.methods:
+            yield from trained_parts(part)
+    elif isinstance(method, Method) and not isinstance(method, Parent):
+        yield method
+
+
+def parent_tensors(method: Part, parents: Mapping[str, Tensors]) -> dict[str, Tensor]:
+    """Return the tensors of the frozen inlays under the names that they have in a composition: `0.index`, `1.0.values`.
+
+    `parents`: the tensors of inlays alone, by digest; inlays that are not given are left out.
+    """
+    found: dict[str, Tensor] = {}
+    for number, part in enumerate(method.methods if isinstance(method, Composite) else ()):
+        inside = parent_tensors(own_method(part), parents)
+        if isinstance(part, Parent):
+            inside |= parents.get(part.digest, {})
+        found |= {f"{number}.{name}": tensor for name, tensor in inside.items()}
+    return found
 
 
 def check_depth(method: Method) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
+from intarsia.methods.method import Category, Ending, MergedAs, Method, Phase, Plain, Preset, Spec, Tensors, check_least
 from intarsia.methods.sparse import MOST_ENTRIES, added, check_index, entries_of, index_spec, largest, split
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class DiffPruning(Method):
     category: ClassVar[Category] = "a sparse difference"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
+    merged_as: ClassVar[MergedAs] = "entries"
     training_only: ClassVar[tuple[str, ...]] = (
         "structured", "penalty_weight", "gate_start", "gate_rate", "fixed_rate",
     )  # fmt: skip

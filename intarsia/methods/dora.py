@@ -38,6 +38,17 @@ class DoRA(LoRA):
     def count(self, shape: Shape) -> int:
         return super().count(shape) + sum(n.outputs for n in self._linears(shape))
 
+    @property
+    def not_merged(self) -> str:
+        return "each scale depends on the norm of the whole changed weight, so no DoRA computes the sum of two"
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        return self.output(view, h) - h
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        places = frozenset((n.site, n.layer) for n in self._linears(shape))
+        return places, "DoRA scales the whole output of a linear layer, so the differences cannot be added."
+
     def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
         import torch.nn.functional as F
 

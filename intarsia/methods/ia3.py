@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
-from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ _SITES = (*LINEAR_SITES, *(site + _INPUT for site in ("attention.dense", "ffn.up
 class IA3(Method):
     """One gain for each unit at the sites of each layer. All gains start at 1."""
 
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     sites: tuple[str, ...] = ("key", "value", "ffn.down.input")  # outputs of linear layers, or their inputs
 
     name: ClassVar[str] = "ia3"

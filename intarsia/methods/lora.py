@@ -12,6 +12,8 @@ from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.bitfit import BitFit
 from intarsia.methods.method import (
     Category,
+    Layers,
+    MergedAs,
     Method,
     Plain,
     Preset,
@@ -39,7 +41,7 @@ class LoRA(Method):
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ("query", "value")
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     dropout: float = 0.0  # on the input of the difference, in training
     biases: str = "none"  # biases that train too: of the "targets", or "all" of the base
 
@@ -51,6 +53,7 @@ class LoRA(Method):
     training_only: ClassVar[tuple[str, ...]] = ("dropout",)
     newer: ClassVar[tuple[str, ...]] = ("biases",)
     mergeable: ClassVar[bool] = True
+    merged_as: ClassVar[MergedAs] = "low rank"
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
@@ -88,14 +91,23 @@ class LoRA(Method):
             h = self._changed(view, h, name)
         return self._biases.output(view, h) if f"{name}.bias" in view.tensors and self._biases else h
 
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        name = f"{view.layer}.{view.site}"
+        if f"{name}.bias" in view.tensors:
+            return super().change(view, h)
+        return self._difference(view, name)
+
     def norm(self, view: SiteView, x: Tensor) -> Tensor:
         return view.base_norm(x, f"{view.layer}.{view.site}")  # a trained bias, with `biases="all"`
 
     def _changed(self, view: SiteView, h: Tensor, name: str) -> Tensor:
         """Return the output of a target, with the difference."""
+        return h + self._difference(view, name)
+
+    def _difference(self, view: SiteView, name: str) -> Tensor:
         assert view.input is not None
         low = view.linear(view.drop(view.input, self.dropout), f"{name}.a")  # [tokens, r]
-        return h + view.linear(low, f"{name}.b") * (self.alpha / self.rank)
+        return view.linear(low, f"{name}.b") * (self.alpha / self.rank)
 
     def merge(self, shape: Shape, tensors: Tensors, plain: Plain) -> None:
         for n in self._linears(shape):

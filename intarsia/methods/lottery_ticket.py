@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.errors import IntarsiaError
 from intarsia.methods.full import whole_specs, whole_weights
-from intarsia.methods.method import Category, Ending, Method, Phase, Plain, Preset, Spec, Tensors, check_least
+from intarsia.methods.method import Category, Ending, MergedAs, Method, Phase, Plain, Preset, Spec, Tensors, check_least
 from intarsia.methods.sparse import MOST_ENTRIES, added, check_index, entries_of, index_spec, largest, split
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class LotteryTicket(Method):
     category: ClassVar[Category] = "a sparse difference"
     changes_base: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
+    merged_as: ClassVar[MergedAs] = "entries"
     training_only: ClassVar[tuple[str, ...]] = ("l1", "rounds", "sparse_rate")
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-5, "epochs": 3, "bias_correction": False}
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intarsia.encoder.spec import BaseTensor, Spec
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, check_choice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
 
+ALL_BUT_LAST = "all-but-last"
+# The layers of a method: None means all; "all-but-last" leaves out the last layer, as MAD-X 2.0 does.
+Layers = tuple[int, ...] | Literal["all-but-last"] | None
 LARGEST = 2**24  # of an option, unless its method has a lower limit
 
 Tensors = Mapping[str, "Tensor"]
+MergedAs = Literal["tensors", "low rank", "entries"]
 Category = Literal[
     "modules of its own", "changes inside layers", "weights of the base", "a sparse difference", "frozen features"
 ]
@@ -66,6 +70,8 @@ class Method:
     recipe: ClassVar[Mapping[str, Any]] = {}  # training settings that differ from `Settings()`
     changes_base: ClassVar[bool] = False  # its weights replace the base's, so it runs exclusively in a pass
     mergeable: ClassVar[bool] = False  # whether `merge` is implemented
+    # What methods/merging.py adds up to merge inlays: the tensors, products of two, or the entries of a difference.
+    merged_as: ClassVar[MergedAs] = "tensors"
     cached: ClassVar[bool] = False  # trains on cached states of the plain base
 
     @property
@@ -74,9 +80,20 @@ class Method:
         return False
 
     @property
+    def position_offset(self) -> int:
+        """The number added to the positions of the method's own tokens. Where it is not 0, passes are not recorded,
+        and the method acts in the embeddings."""
+        return 0
+
+    @property
     def wants(self) -> tuple[str, ...]:
         """The additional states that the method reads from `SiteView`: "sublayer_input", "layer_input"."""
         return ()
+
+    @property
+    def not_merged(self) -> str:
+        """The reason why inlays of the method cannot be merged with each other; empty if they can."""
+        return ""
 
     def check(self, shape: Shape) -> None:
         """Raise an error with the reason if the method cannot work on a base of this shape."""
@@ -145,6 +162,25 @@ class Method:
         """Return the method's own tokens, normalised, at a norm site."""
         raise NotImplementedError
 
+    # What compositions ask of their parts.
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        """Return the difference of `output` from `h`."""
+        return self.output(view, h) - h
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        """Return what the method reads at the output of a sub-layer or a layer, where the base gives `h`."""
+        return h
+
+    @property
+    def reads_beside(self) -> bool:
+        """Whether its change at the output of a sub-layer does not depend on that output."""
+        return False
+
+    def sole(self, shape: Shape) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the places where no other part of a composition can act, and the reason."""
+        return frozenset(), ""
+
     def mixed(self, tensors: Tensors, states: Tensor) -> Tensor:
         """For a `cached` method: pooled states of all layers [rows, layers, d] → [rows, d], as a pass computes it."""
         return states[:, -1]
@@ -183,6 +219,15 @@ class Method:
     def end_phase(self, phase: str, shape: Shape, tensors: Tensors, kept: Tensors, base: Tensors) -> Ending:
         """Return the result of a phase for the next phase. Called at the end of every phase except the last."""
         return Ending()
+
+    @property
+    def inverts_words(self) -> bool:
+        """Whether `words` changes what the word head compares with the word embeddings."""
+        return False
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        """One owner's output of the word head's norm [rows, e] → what is compared with the word embeddings."""
+        return rows
 
     @property
     def touches_rows(self) -> bool:
@@ -272,6 +317,8 @@ def lowest(method: Method, shape: Shape) -> int:
 
     The result is 0 if the method acts in the embeddings, and the top layer if it acts only after the layers.
     """
+    if method.position_offset:
+        return 0
     layers = [shape.layers - 1]
     for site, layer in method.places(shape):
         if site != "final.norm":
@@ -298,10 +345,15 @@ def check_dropout(p: float) -> None:
         raise IntarsiaError(f"dropout {p} is not valid: expected a probability of at least 0 and below 1.")
 
 
-def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ...]:
-    """Return the layers of a method; None means all."""
+def chosen_layers(layers: Layers, shape: Shape) -> tuple[int, ...]:
+    """Return the layers of a method."""
     if layers is None:
         return tuple(range(shape.layers))
+    if layers == ALL_BUT_LAST:
+        if shape.layers == 1:
+            raise IntarsiaError(f"layers {ALL_BUT_LAST!r} leaves nothing: this base has a single layer.")
+        return tuple(range(shape.layers - 1))
+    assert not isinstance(layers, str)
     wrong = [i for i in layers if not 0 <= i < shape.layers]
     if wrong or not layers:
         raise IntarsiaError(f"layers {list(layers)} are not valid: this base has layers 0 to {shape.layers - 1}.")
@@ -310,5 +362,7 @@ def chosen_layers(layers: tuple[int, ...] | None, shape: Shape) -> tuple[int, ..
 
 def sorted_layers(method: Any) -> None:
     """Sort the layers of a method in `__post_init__`, so that equal sets of layers compare equal."""
-    if method.layers is not None:
+    if isinstance(method.layers, str):
+        check_choice("layers", method.layers, (ALL_BUT_LAST,))
+    elif method.layers is not None:
         object.__setattr__(method, "layers", tuple(sorted(set(method.layers))))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import OUTSIDE
-from intarsia.methods.method import Category, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class LayerNorms(Method):
     """The LayerNorms of a task, which start at the base's values."""
 
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     embedding_norm: bool | None = None  # train the embedding LayerNorm; None: only if `layers` are all layers
 
     name: ClassVar[str] = "layernorm"

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError
-from intarsia.methods.method import Method, Preset, Spec, check_dropout, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import (
+    Layers,
+    Method,
+    Preset,
+    Spec,
+    check_dropout,
+    check_least,
+    chosen_layers,
+    sorted_layers,
+)
 from intarsia.methods.norms import norm_count, norm_specs, trained_norms
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ class PAL(Method):
 
     width: int = 204
     heads: int = 12
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     dropout: float = 0.1  # on the attention, in training
     norms: bool = True  # train the LayerNorms of these layers
     std: float = 0.02
@@ -52,6 +61,10 @@ class PAL(Method):
     @property
     def wants(self) -> tuple[str, ...]:
         return ("layer_input",)
+
+    @property
+    def reads_beside(self) -> bool:
+        return True
 
     def recordable(self, shape: Shape) -> bool:
         return True

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
+from intarsia.methods import invertible
 from intarsia.methods.bottleneck import adapter_specs
-from intarsia.methods.method import Method, Preset, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Layers, Method, Preset, Spec, Tensors, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,21 +30,25 @@ class Pfeiffer(Method):
 
     size: int | None = None
     reduction: int = 16
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     activation: Activation = "relu"
     std: float = 1e-2
+    invertible: bool = False  # an invertible adapter at the embeddings, as MAD-X has for languages
+    invertible_reduction: int = 2  # of its hidden units
 
     name: ClassVar[str] = "pfeiffer"
     paper: ClassVar[str] = "Pfeiffer et al. 2021"
     trains: ClassVar[str] = "one bottleneck a layer"
     presets: ClassVar[Mapping[str, Preset]] = {"pfeiffer": Preset("size")}
     training_only: ClassVar[tuple[str, ...]] = ("std",)
+    newer: ClassVar[tuple[str, ...]] = ("invertible", "invertible_reduction")
 
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 5e-4, "bias_correction": False}
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, ACTIVATION_NAMES)
         check_least(reduction=(self.reduction, 1), std=(self.std, 0), size=(self.size, 1))
+        check_least(invertible_reduction=(self.invertible_reduction, 1))
         sorted_layers(self)
 
     @property
@@ -56,6 +61,8 @@ class Pfeiffer(Method):
                 f"Pfeiffer adapters do not work on {shape.family}: they read the output of the LayerNorm after "
                 "the feed-forward sub-layer, and this base has its LayerNorm before it. Use single or houlsby."
             )
+        if self.invertible:
+            invertible.check(shape)
 
     def recordable(self, shape: Shape) -> bool:
         return True
@@ -68,20 +75,37 @@ class Pfeiffer(Method):
         return self.size or max(1, shape.width // self.reduction)
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
-        return frozenset((FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape))
+        adapters = {(FFN_OUTPUT, layer) for layer in chosen_layers(self.layers, shape)}
+        return frozenset(adapters | ({invertible.PLACE} if self.invertible else set()))
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
-        specs: dict[str, Spec] = {}
+        specs = invertible.specs(shape, self.invertible_reduction) if self.invertible else {}
         for layer in chosen_layers(self.layers, shape):
             specs |= adapter_specs(f"{layer}.{FFN_OUTPUT}", self.width(shape), shape.width, self.std)
         return specs
 
     def count(self, shape: Shape) -> int:
         m, d = self.width(shape), shape.width
-        return len(chosen_layers(self.layers, shape)) * (2 * m * d + d + m)
+        outside = invertible.count(shape, self.invertible_reduction) if self.invertible else 0
+        return outside + len(chosen_layers(self.layers, shape)) * (2 * m * d + d + m)
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
-        name = f"{view.layer}.{view.site}"
-        assert view.sublayer_input is not None
-        u = view.module_at("ffn.norm")(h + view.sublayer_input)
-        return view.bottleneck(h, u, name, self.activation)
+        if view.site == invertible.SITE:
+            return invertible.forward(view, h, self.activation)
+        return view.bottleneck(h, self.reads(view, h), f"{view.layer}.{view.site}", self.activation)
+
+    def change(self, view: SiteView, h: Tensor) -> Tensor:
+        if view.site == invertible.SITE:
+            return super().change(view, h)
+        read = self.reads(view, h)
+        return view.bottleneck(h.new_zeros(h.shape), read, f"{view.layer}.{view.site}", self.activation)
+
+    def reads(self, view: SiteView, h: Tensor) -> Tensor:
+        return view.normalised("ffn.norm", h)
+
+    @property
+    def inverts_words(self) -> bool:
+        return self.invertible
+
+    def words(self, tensors: Tensors, rows: Tensor) -> Tensor:
+        return invertible.inverse(tensors, rows, self.activation) if self.invertible else rows

@@ -1,4 +1,8 @@
-"""Prefix tuning (Li & Liang 2021): adds learned keys and values to those of the text in every attention layer."""
+"""Prefix tuning (Li & Liang 2021): adds learned keys and values to those of the text in every attention layer.
+
+A prefix has no positions. The text keeps its own; with `offset` they begin at that number instead of 0, as if tokens
+stood in front of the text. Prefixes of peft have an offset of their own size.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
 from intarsia.kernels import LONGEST_PREFIX
-from intarsia.methods.method import Category, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
+from intarsia.methods.method import Category, Layers, Method, Preset, Spec, check_least, chosen_layers, sorted_layers
 
 if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape
@@ -20,8 +24,9 @@ class Prefix(Method):
     """`size` keys and values in each layer, without positions; trained directly, not reparameterised by a network."""
 
     size: int = 16
-    layers: tuple[int, ...] | None = None  # None: all
+    layers: Layers = None  # None: all
     std: float = 0.02
+    offset: int = 0  # added to the positions of the text
 
     name: ClassVar[str] = "prefix"
     paper: ClassVar[str] = "Li & Liang 2021"
@@ -29,10 +34,11 @@ class Prefix(Method):
     presets: ClassVar[Mapping[str, Preset]] = {"prefix": Preset("size")}
     category: ClassVar[Category] = "changes inside layers"
     training_only: ClassVar[tuple[str, ...]] = ("std",)
+    newer: ClassVar[tuple[str, ...]] = ("offset",)
     recipe: ClassVar[dict[str, object]] = {"learning_rate": 1e-2}
 
     def __post_init__(self) -> None:
-        check_least(size=(self.size, 1), std=(self.std, 0))
+        check_least(size=(self.size, 1), std=(self.std, 0), offset=(self.offset, 0))
         sorted_layers(self)
 
     def check(self, shape: Shape) -> None:
@@ -41,9 +47,17 @@ class Prefix(Method):
                 f"prefix tuning does not work on {shape.family}: its attention scores need relative positions, and "
                 "a prefix has no position. Use another method."
             )
+        if self.offset >= shape.positions:
+            raise IntarsiaError(
+                f"offset {self.offset} leaves no position for a text: this base has {shape.positions} positions."
+            )
+
+    @property
+    def position_offset(self) -> int:
+        return self.offset
 
     def recordable(self, shape: Shape) -> bool:
-        return self.size <= LONGEST_PREFIX
+        return self.size <= LONGEST_PREFIX and not self.offset  # recorded passes have fixed positions
 
     def matrices(self, shape: Shape) -> int:
         return 0  # tokens attend to its tensors instead of being multiplied by them

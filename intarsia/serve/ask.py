@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,12 @@ class Ask:
     text: Text
     version: int | None = None  # None: the version that the bank serves
     embed: bool = False  # answer with the pooled state in place of a prediction
+    swap: tuple[tuple[str, str], ...] = ()  # (a parent of the task, the task whose inlay takes its place)
+
+    @property
+    def resolved_by(self) -> tuple[Any, ...]:
+        """Return what says which tensors answer."""
+        return self.task, self.version, self.swap
 
 
 @dataclass(frozen=True)

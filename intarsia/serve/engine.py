@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +26,6 @@ from intarsia.serve.limits import Limits
 from intarsia.serve.packing import PlannedPass, Row
 from intarsia.serve.predictor import PassRow, Predictor
 from intarsia.serve.preparing import Prepared, Resolve, prepare
-from intarsia.serve.resident import Resident
 from intarsia.serve.served import Served
 from intarsia.serve.staged import HostTier, Staged, stage
 from intarsia.serve.statistics import EngineStats, Statistics
@@ -81,11 +82,13 @@ class Engine:
             self._refuse_if_full(0)
         prepared = self._prepared(call.asks, truncate)
         tokens = prepared.tokens
-        rows = [
-            Row(call, group, i, segment, len(segment.ids), group.key)
+        placed = [
+            (group.place(i), Row(call, group, i, segment, len(segment.ids), group.key))
             for group in prepared.groups
             for i, segment in enumerate(group.inputs.segments)
         ]
+        # In the order of the asks, so that the rows of one text are in one pass, in which they share layers.
+        rows = [row for _, row in sorted(placed, key=itemgetter(0))]
         for group in prepared.groups:
             group.outputs = [None] * len(group.inputs.segments)
         with self._wake:
@@ -133,7 +136,7 @@ class Engine:
         """Bring a task to the device."""
         served = self.resolve(name, None)
         staged = self._staged(served)
-        self._on_device(lambda: self.predictor.residents.find(served.key) or self._put(served.key, staged))
+        self._on_device(lambda: self.predictor.residents.hold({served.key: lambda: staged}))
 
     def unload(self, name: str) -> None:
         """Remove a task from the device and from host memory."""
@@ -219,7 +222,7 @@ class Engine:
                 prepared.groups.remove(group)
 
     def _staged(self, served: Served) -> Staged:
-        return self.host.get(served.key, lambda: stage(served.load(), self.encoder))
+        return self.host.get(served.key, lambda: stage(served.load(), self.encoder, self.host.get))
 
     # The engine's thread.
 
@@ -333,18 +336,9 @@ class Engine:
         self._hand_out(rows, outputs)
 
     def _outputs(self, rows: list[Row], needed: dict[str, Staged | None]) -> Callable[[], list[Any]]:
-        held: dict[str, Resident] = {}
-        for key, staged in needed.items():
-            resident = self.predictor.residents.find(key)
-            if resident is None:
-                assert staged is not None
-                resident = self._put(key, staged)
-            held[key] = resident
+        held = self.predictor.residents.hold({key: partial(_present, staged) for key, staged in needed.items()})
         asked = [PassRow(row.key, row.segment, row.group.embed) for row in rows]
         return self.predictor.start(asked, held)
-
-    def _put(self, key: str, staged: Staged) -> Resident:
-        return self.predictor.residents.put(key, staged)
 
     def _run_apart(self, rows: list[Row], needed: dict[str, Staged | None], error: Exception) -> None:
         """After a failed pass: run each task alone, so that only the faulty one fails."""
@@ -396,6 +390,11 @@ class Engine:
             done.wait()
             if raised:
                 raise raised[0]
+
+
+def _present(staged: Staged | None) -> Staged:
+    assert staged is not None, "a task that is not resident was staged when the pass was planned"
+    return staged
 
 
 def _as_answer(error: Exception) -> IntarsiaError:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from intarsia.encoder.packed import Segment
+from intarsia.methods import parents
 from intarsia.serve.call import Call
 from intarsia.serve.predictor import Predictor
 from intarsia.serve.preparing import Group
 from intarsia.serve.staged import HostTier, Staged
+from intarsia.tasks.learned import Learned
 
 
 @dataclass(eq=False, slots=True)
@@ -31,7 +33,8 @@ class PlannedPass:
         self.tasks: dict[str, Staged | None] = {}  # None: resident
         self.joined: set[str] = set()
         self._kinds: dict[str | None, object] = {}
-        self._rooms: dict[str, tuple[object, int]] = {}  # the shape of a task, and how many of them a pass can hold
+        # The keys of a task and of the inlays on which it is built, with their shapes and how many a pass can hold.
+        self._rooms: dict[str, list[tuple[str, object, int]]] = {}
         self._members: dict[object, set[str]] = {}  # the tasks of each shape that joined
         self._kind: object = None
 
@@ -44,11 +47,12 @@ class PlannedPass:
         if self._kind is not None and kind != self._kind:
             return False
         if key is not None and key not in self.joined:
-            shape, room = self._rooms[key]
-            members = self._members.setdefault(shape, set())
-            if len(members) >= room:
-                return False
-            members.add(key)
+            for member, shape, room in self._rooms[key]:
+                members = self._members.setdefault(shape, set())
+                if member not in members and len(members) >= room and self.joined:
+                    return False
+            for member, shape, _ in self._rooms[key]:
+                self._members[shape].add(member)
             self.joined.add(key)
         self._kind = kind
         return True
@@ -66,9 +70,19 @@ class PlannedPass:
         if resident is not None and resident.slots is not None:  # the usual case, without a look at the method
             slots = resident.slots
             self._kinds[key] = slots.key if slots.recorded else None
-            self._rooms[key] = slots.key, slots.capacity
+            self._rooms[key] = [(key, slots.key, slots.capacity), *self._built_on(resident.learned)]
             return True
         learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]
         self._kinds[key] = self.predictor.pass_key(learned, key)
-        self._rooms[key] = residents.shape_key(learned), residents.capacity(learned)
+        shape, room = residents.shape_key(learned), residents.capacity(learned)
+        self._rooms[key] = [(key, shape, room), *self._built_on(learned)]
         return True
+
+    def _built_on(self, learned: Learned) -> list[tuple[str, object, int]]:
+        residents = self.predictor.residents
+        found: list[tuple[str, object, int]] = []
+        for inlay in parents(learned.method):
+            if not inlay.method.changes_base:
+                bare = Learned(inlay.method, learned.head, learned.task_kind, {})
+                found.append((inlay.digest, residents.shape_key(bare), residents.capacity(bare)))
+        return found

@@ -13,8 +13,8 @@ outputs do not depend on the other rows of its pass, on slot numbers, or on what
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,11 +27,13 @@ from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
 from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
+from intarsia.methods.held import parts_of, tables
 from intarsia.serve.limits import Limits
 from intarsia.serve.recorded import RecordedSlots, can_record
 from intarsia.serve.resident import Resident, Residents, ServingSlots
 from intarsia.serve.served import Served
-from intarsia.serve.staged import stage
+from intarsia.serve.shared_trunk import shared_trunk
+from intarsia.serve.staged import Staged, stage
 from intarsia.tasks.heads import pool, pooler_instead
 from intarsia.tasks.learned import Learned
 
@@ -79,8 +81,14 @@ class Predictor:
 
     def hold(self, task: Served) -> Resident:
         """Return the resident task, loading it if needed, and mark it as the most recently used."""
+        return self._hold([task])[task.key]
+
+    def _hold(self, tasks: Iterable[Served]) -> dict[str, Resident]:
         with self._lock:
-            return self.residents.find(task.key) or self.residents.put(task.key, stage(task.load(), self.encoder))
+            return self.residents.hold({task.key: partial(self._stage, task) for task in tasks})
+
+    def _stage(self, task: Served) -> Staged:
+        return stage(task.load(), self.encoder)
 
     def drop(self, key: str) -> None:
         """Remove a task from the device, if it is resident."""
@@ -167,7 +175,8 @@ class Predictor:
         tasks = {task.key: task for task, _ in requests}
         with self._lock, torch.no_grad():
             for rows in self._plan(requests, tasks):
-                held = {key: self.hold(tasks[key]) for key in dict.fromkeys(requests[row][0].key for row in rows)}
+                keys = dict.fromkeys(requests[row][0].key for row in rows)
+                held = self._hold(tasks[key] for key in keys)
                 asked = [PassRow(requests[row][0].key, requests[row][1]) for row in rows]
                 for row, output in zip(rows, self._pass(asked, held, read), strict=True):
                     out[row] = output
@@ -202,11 +211,12 @@ class Predictor:
         positions = _positions(held)
         order = sorted(range(len(rows)), key=lambda row: positions[rows[row].key])
         batch = pack([rows[row].segment for row in order], self.encoder.device)
-        # One run of consecutive rows for each task.
-        runs = [list(run) for _, run in groupby(range(len(order)), key=lambda i: rows[order[i]].key)]
-        residents = [held.get(rows[order[run[0]]].key or "") for run in runs]
+        keys = [rows[row].key for row in order]
+        runs = _runs(keys)
+        residents = [held.get(keys[run[0]] or "") for run in runs]
         weights = residents[0].weights if residents[0] is not None else {}
-        states = self.encoder.forward(batch, _groups(runs, residents), weights=weights)
+        above = None if weights else self._shared([rows[row].segment for row in order], keys, held)
+        states = self.encoder.forward(batch, self._groups(runs, residents), weights=weights, above=above)
         wanted = {"mean" if r is None else r.learned.head.pooling for r in residents}
         wanted |= {vector_pooling(held.get(row.key or "")) for row in rows if row.embed}
         pooled = {pooling: pool(states, batch, pooling) for pooling in sorted(wanted)}
@@ -229,16 +239,47 @@ class Predictor:
 
     def logits_with_gradients(self, resident: Resident, batch: Batch, segments: Sequence[Segment]) -> Tensor:
         """Return the logits of rows of one task, with gradients where they are enabled."""
-        groups = _groups([range(batch.rows)], [resident])
+        groups = self._groups([range(batch.rows)], [resident])
         states = self.encoder.forward(batch, groups, weights=resident.weights)
         rows = pool(states, batch, resident.learned.head.pooling)
         return self._logits(resident, rows, resident.weights, segments)
+
+    def _shared(
+        self, segments: Sequence[Segment], keys: Sequence[str | None], held: Mapping[str, Resident]
+    ) -> tuple[int, Tensor] | None:
+        """Compute the layers that rows of one text share; return the layer above them and the states [N, d] that enter
+        it. None: no rows share any."""
+        methods = {key: held[key].learned.method if key is not None else None for key in keys}
+        shared = shared_trunk(segments, keys, methods, self.encoder.shape)
+        if shared is None:
+            return None
+        batch = pack([segments[row] for row in shared.rows], self.encoder.device)
+        below = [keys[row] for row in shared.rows]
+        runs = _runs(below)
+        groups = self._groups(runs, [held.get(below[run[0]] or "") for run in runs])
+        states = self.encoder.states_below(batch, shared.layer, groups)
+        return shared.layer, shared.expanded(states, batch)
+
+    def _groups(self, runs: Sequence[Sequence[int]], residents: Sequence[Resident | None]) -> list[Group]:
+        """Return one group for each method shape, with the runs of rows of its tasks."""
+        groups = []
+        pairs = [(run, r.held) for run, r in zip(runs, residents, strict=True) if r is not None and r.held is not None]
+        for _, of_shape in groupby(pairs, key=lambda pair: tables(pair[1])):
+            members = list(of_shape)
+            owners = [held for _, held in members]
+            slots, counts = tuple(held.slot for held in owners), tuple(len(run) for run, _ in members)
+            method, shape = owners[0].method, self.encoder.shape
+            parts = parts_of(owners, shape)
+            groups.append(
+                Group(method, method.places(shape), owners[0].tensors, members[0][0][0], slots, counts, parts)
+            )
+        return groups
 
     def _logits(
         self, resident: Resident, rows: Tensor, weights: Mapping[str, Tensor], segments: Sequence[Segment]
     ) -> Tensor:
         method = resident.learned.method
-        own = resident.own() if method.touches_rows else {}
+        own = resident.own() if method.touches_rows or method.inverts_words else {}
         return resident.learned.head.logits(
             resident.head_tensors,
             resident.learned.task_kind.read(rows, segments),
@@ -246,7 +287,13 @@ class Predictor:
             own=lambda x: method.pooled(own, x),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
+            words=lambda x: method.words(own, x),
         )
+
+
+def _runs(keys: Sequence[str | None]) -> list[list[int]]:
+    """Return one run of consecutive rows for each task."""
+    return [list(run) for _, run in groupby(range(len(keys)), key=lambda row: keys[row])]
 
 
 def predictions(resident: Resident, logits: Tensor, segments: Sequence[Segment]) -> list[np.ndarray]:
@@ -267,24 +314,14 @@ def vector_pooling(resident: Resident | None) -> Any:
     return "mean" if pooling in ("mean", "none") else "cls"
 
 
-def _positions(held: Mapping[str, Resident]) -> dict[str | None, tuple[int, int]]:
-    """Return a sort key for each task: tasks of one shape together, and rows of the plain base last."""
-    shapes: dict[int, int] = {}
-    positions: dict[str | None, tuple[int, int]] = {}
+def _positions(held: Mapping[str, Resident]) -> dict[str | None, tuple[int, tuple[int, ...], int]]:
+    """Return a sort key for each task: tasks of one shape together, and in it tasks that are built on the same inlays;
+    rows of the plain base last."""
+    shapes: dict[object, int] = {}
+    positions: dict[str | None, tuple[int, tuple[int, ...], int]] = {}
     for number, (key, resident) in enumerate(held.items()):
-        positions[key] = shapes.setdefault(id(resident.slots), len(shapes)), number
-    positions[None] = (len(held), 0)
+        shape = key if resident.held is None else tables(resident.held)
+        built_on = () if resident.held is None else resident.held.parent_slots
+        positions[key] = shapes.setdefault(shape, len(shapes)), built_on, number
+    positions[None] = (len(held), (), 0)
     return positions
-
-
-def _groups(runs: Sequence[Sequence[int]], residents: Sequence[Resident | None]) -> list[Group]:
-    """Return one group for each method shape, with the runs of rows of its tasks, for `Encoder.forward`."""
-    groups = []
-    pairs = [(run, r.slots, r.slot) for run, r in zip(runs, residents, strict=True) if r is not None and r.slots]
-    for _, of_shape in groupby(pairs, key=lambda pair: id(pair[1])):
-        members = list(of_shape)
-        slots = members[0][1]
-        assert slots.method is not None, "rows of the plain base are in no group"
-        owners, counts = tuple(slot for _, __, slot in members), tuple(len(run) for run, _, __ in members)
-        groups.append(Group(slots.method, slots.places, slots.table.tensors, members[0][0][0], owners, counts))
-    return groups

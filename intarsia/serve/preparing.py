@@ -5,9 +5,9 @@ A bad ask gets its own error, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,15 +18,19 @@ from intarsia.errors import IntarsiaError, PassFailed
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.prediction import Prediction
 from intarsia.serve.served import Served
-from intarsia.tasks.examples import Example
-from intarsia.tasks.headless import check_answers
+from intarsia.tasks.examples import Example, check_answers
 from intarsia.tasks.inputs import Inputs
 
 NOT_FINITE = (
     "the model's outputs for this text contain NaN or infinity: the weights of the task or of the base are too large. "
     "Restore an older version of the task, or learn it again."
 )
-Resolve = Callable[[str, "int | None"], Served]
+
+
+class Resolve(Protocol):
+    """Returns a version of a task, ready to be served; `swap` replaces inlays on which it is built."""
+
+    def __call__(self, name: str, version: int | None = None, swap: tuple[tuple[str, str], ...] = (), /) -> Served: ...
 
 
 @dataclass(eq=False)
@@ -43,6 +47,10 @@ class Group:
     @property
     def key(self) -> str | None:
         return None if self.served is None else self.served.key
+
+    def place(self, segment: int) -> int:
+        """Return the place in the call of the ask that a segment belongs to."""
+        return self.places[self.inputs.owners[segment] if self.inputs.owners else segment]
 
     def answers(self, asks: Sequence[Ask]) -> dict[int, Answer]:
         """Return the answer of each place; call it when all outputs are there."""
@@ -101,13 +109,13 @@ def prepare(asks: Sequence[Ask], resolve: Resolve, encoder: Encoder, *, truncate
     """Return the rows of a call."""
     errors: dict[int, IntarsiaError] = {}
     groups: dict[tuple[Any, ...], Group] = {}
-    unresolved: dict[tuple[str, int | None], IntarsiaError] = {}
+    unresolved: dict[tuple[Any, ...], IntarsiaError] = {}
     for place, ask in enumerate(asks):
         try:
-            if ask.task is not None and (ask.task, ask.version) in unresolved:
-                raise unresolved[ask.task, ask.version]
+            if ask.resolved_by in unresolved:
+                raise unresolved[ask.resolved_by]
             # A task has only pairs or only single texts; the plain base takes both.
-            key = (ask.task, ask.version, ask.embed, ask.task is None and isinstance(ask.text, str))
+            key = (*ask.resolved_by, ask.embed, ask.task is None and isinstance(ask.text, str))
             group = groups.get(key)
             if group is None:
                 group = groups[key] = Group(_resolved(ask, resolve, unresolved), embed=ask.embed)
@@ -124,13 +132,13 @@ def prepare(asks: Sequence[Ask], resolve: Resolve, encoder: Encoder, *, truncate
     return Prepared([group for group in found if group.places], errors)
 
 
-def _resolved(ask: Ask, resolve: Resolve, unresolved: dict[tuple[str, int | None], IntarsiaError]) -> Served | None:
+def _resolved(ask: Ask, resolve: Resolve, unresolved: dict[tuple[Any, ...], IntarsiaError]) -> Served | None:
     if ask.task is None:
         return None
     try:
-        return resolve(ask.task, ask.version)
+        return resolve(ask.task, ask.version, ask.swap)
     except IntarsiaError as error:
-        unresolved[ask.task, ask.version] = error
+        unresolved[ask.resolved_by] = error
         raise
 
 

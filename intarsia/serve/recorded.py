@@ -24,6 +24,7 @@ from intarsia.encoder.segment_arrays import SegmentArrays
 from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
 from intarsia.kernels import available
 from intarsia.methods import Method
+from intarsia.methods.held import Held
 from intarsia.serve.resident import Resident, ServingSlots
 from intarsia.serve.staged import Staged
 from intarsia.tasks.heads import Head
@@ -47,6 +48,7 @@ def can_record(encoder: Encoder, learned: Learned | None, *, interpreted: bool =
     return (
         type(head) is Head
         and head.pooling in POOLINGS
+        and head.hidden is None
         and head.outputs <= OUTPUTS
         and not method.changes_base
         and not method.touches_rows
@@ -78,8 +80,8 @@ class RecordedSlots(ServingSlots):
         low = 0 if encoder.dtype == torch.float32 else encoder.dtype.itemsize
         return super().slot_bytes(method, encoder) * (4 + low) // 4 + 4 * OUTPUTS * (encoder.shape.width + 1)
 
-    def put(self, key: str, staged: Staged) -> Resident:
-        resident = super().put(key, staged)
+    def put(self, key: str, staged: Staged, parents: Mapping[str, Held]) -> Resident:
+        resident = super().put(key, staged, parents)
         slot, head = resident.slot, resident.head_tensors
         if self.low is not self.table.buffer:
             self.low[slot].copy_(self.table.buffer[slot])

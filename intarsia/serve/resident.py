@@ -12,7 +12,9 @@ from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import Slots
-from intarsia.methods import Method, running_key
+from intarsia.methods import Method, parents, running_key
+from intarsia.methods.compose import direct_parents, parent_tensors
+from intarsia.methods.held import Held
 from intarsia.serve.limits import Limits
 from intarsia.serve.staged import Staged
 from intarsia.tasks.learned import Learned
@@ -28,13 +30,14 @@ class Resident:
     head_tensors: Mapping[str, Tensor]
     slots: ServingSlots | None = None  # None if the task changes weights of the base
     slot: int = -1
+    held: Held | None = None  # the method in its slot; None: it acts at no site
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # replace the base's weights in the task's passes
 
     def own(self) -> dict[str, Tensor]:
         """Return the method's tensors of this task."""
         if self.slots is None:
             return self.learned.method_tensors
-        return {name: tensor[self.slot] for name, tensor in self.slots.table.tensors.items()}
+        return {} if self.held is None else self.held.composed
 
 
 class ServingSlots:
@@ -63,11 +66,9 @@ class ServingSlots:
         specs = {} if method is None else method.tensors(encoder.shape)
         return max(1, 4 * sum(spec.size for spec in specs.values()))
 
-    def put(self, key: str, staged: Staged) -> Resident:
-        """Copy a task into its present slot, a free slot, or the slot of the least recently used task."""
+    def put(self, key: str, staged: Staged, parents: Mapping[str, Held]) -> Resident:
+        """Copy a task into its present slot or a free slot."""
         old = self.residents.pop(key, None)
-        if old is None and not self.free:
-            old = self.residents.popitem(last=False)[1]
         slot = self.free.pop() if old is None else old.slot
         try:
             assert staged.row is not None
@@ -75,7 +76,10 @@ class ServingSlots:
         except BaseException:
             self.free.append(slot)
             raise
-        resident = self.residents[key] = Resident(staged.learned, _moved(staged.head_tensors, self.device), self, slot)
+        assert self.method is not None, "the plain base has no tasks"
+        held = Held(staged.learned.method, self.table.tensors, slot, parents)
+        head = _moved(staged.head_tensors, self.device)
+        resident = self.residents[key] = Resident(staged.learned, head, self, slot, held)
         return resident
 
     def drop(self, key: str) -> None:
@@ -95,30 +99,72 @@ class Residents:
         self.slots_class = slots_class or (lambda learned: ServingSlots)
         self.shapes: OrderedDict[tuple[object, ...], ServingSlots] = OrderedDict()  # least recently used first
         self.own_weights: OrderedDict[str, Resident] = OrderedDict()  # least recently used first
+        self.children: dict[str, set[str]] = {}  # the resident tasks that are built on a resident inlay, by its key
+        self.pinned: set[str] = set()  # the tasks of the pass that is being prepared, and what they are built on
         self.evictions = 0
 
+    def hold(self, wanted: Mapping[str, Callable[[], Staged]]) -> dict[str, Resident]:
+        """Return the tasks of a pass by key; those that are not resident are copied to the device.
+
+        No task of the pass makes room for another, nor does an inlay on which one of them is built.
+        """
+        self.pinned = set()
+        for key in wanted:
+            if (resident := self.find(key)) is not None:
+                self._pin(key, resident)
+        return {key: self.find(key) or self._put(key, staged()) for key, staged in wanted.items()}
+
+    def _pin(self, key: str, resident: Resident) -> None:
+        self.pinned.add(key)
+        self.pinned.update(inlay.digest for inlay in parents(resident.learned.method))
+
     def find(self, key: str) -> Resident | None:
-        """Return a resident task, and mark it and its shape as the most recently used."""
+        """Return a resident task, and mark it, its shape and what it is built on as the most recently used."""
         for residents in (self.own_weights, *(slots.residents for slots in self.shapes.values())):
             if (resident := residents.get(key)) is not None:
                 residents.move_to_end(key)
+                for inlay in direct_parents(resident.learned.method):
+                    self.find(inlay.digest)
                 if resident.slots is not None and resident.slots.key in self.shapes:
                     self.shapes.move_to_end(resident.slots.key)
                 return resident
         return None
 
-    def put(self, key: str, staged: Staged) -> Resident:
-        """Copy a task to the device. The least recently used task of its kind leaves if there is no room."""
+    def _put(self, key: str, staged: Staged) -> Resident:
+        """Copy a task to the device, and first what it is built on. The least recently used task of its kind leaves if
+        there is no room."""
         learned = staged.learned
-        if not learned.method.changes_base:
-            slots = self._slots_for(learned)
-            self.evictions += key not in slots.residents and not slots.free
-            return slots.put(key, staged)
-        while len(self.own_weights) >= self.limits.own_weights:
-            self.own_weights.popitem(last=False)
-            self.evictions += 1
-        resident = self.own_weights[key] = with_own_weights(learned, self.encoder)
-        return resident
+        above = {digest: self._parent(digest, inlay) for digest, inlay in staged.parents.items()}
+        for digest in above:
+            self.children.setdefault(digest, set()).add(key)
+        self.pinned.add(key)
+        if learned.method.changes_base:
+            while len(self.own_weights) >= self.limits.own_weights:
+                self._evict(next(iter(self.own_weights)))
+            resident = self.own_weights[key] = with_own_weights(staged, above, self.encoder)
+            return resident
+        slots = self._slots_for(learned)
+        if key not in slots.residents and not slots.free:
+            idle = next((other for other in slots.residents if other not in self.pinned), None)
+            if idle is None:  # this pass needs more of one shape than there are slots: the rest gets slots for now
+                slots = self.slots_class(learned)(learned.method, self.encoder, 1)
+            else:
+                self._evict(idle)
+        return slots.put(key, staged, above)
+
+    def _parent(self, digest: str, staged: Staged) -> Held:
+        """Return an inlay on which a task is built, from its slot."""
+        if not staged.learned.method.changes_base:
+            resident = self.find(digest) or self._put(digest, staged)
+            self.pinned.add(digest)
+            assert resident.held is not None
+            return resident.held
+        above = {inner: self._parent(inner, inlay) for inner, inlay in staged.parents.items()}
+        return held_alone(staged.learned, above, self.encoder)
+
+    def _evict(self, key: str) -> None:
+        self.evictions += 1
+        self.drop(key)
 
     def shape_key(self, learned: Learned) -> tuple[object, ...]:
         """Return a key that is equal for tasks that take slots from one table."""
@@ -147,17 +193,24 @@ class Residents:
         limit = self.limits.slot_bytes
         assert limit is not None
         size = self.slots_class(learned).slot_bytes(learned.method, self.encoder)
-        shapes = list(self.shapes.items())
-        left = limit - sum(slots.bytes for _, slots in shapes)
+        shapes = [(key, slots) for key, slots in self.shapes.items() if self.pinned.isdisjoint(slots.residents)]
+        left = limit - sum(slots.bytes for slots in self.shapes.values())
         while (capacity := min(self.limits.slots, left // 2 // size)) < min(FEW, self.limits.slots) and shapes:
             key, idle = shapes.pop(0)
             left += idle.bytes
             if free:
                 del self.shapes[key]
+                for child in [child for task in idle.residents for child in self.children.get(task, ())]:
+                    self.drop(child)
         return max(1, capacity, min(self.limits.slots, left // size) if capacity < FEW else 0)
 
     def drop(self, key: str) -> None:
-        """Remove a task from the device, if it is resident."""
+        """Remove a task from the device, if it is resident, and those that are built on it."""
+        for child in self.children.pop(key, ()):
+            self.drop(child)
+        if (resident := self.find(key)) is not None:
+            for inlay in direct_parents(resident.learned.method):
+                self.children.get(inlay.digest, set()).discard(key)
         self.own_weights.pop(key, None)
         for slots in self.shapes.values():
             slots.drop(key)
@@ -172,15 +225,33 @@ class Residents:
         return [*self.own_weights, *(key for slots in self.shapes.values() for key in slots.residents)]
 
 
-def with_own_weights(learned: Learned, encoder: Encoder) -> Resident:
+def with_own_weights(staged: Staged, above: Mapping[str, Held], encoder: Encoder) -> Resident:
     """Return a resident task that changes the base, with the weights that replace the base's in its passes."""
-    device, shape = encoder.device, encoder.shape
-    tensors = _moved(learned.method_tensors, device)
+    learned, device, shape = staged.learned, encoder.device, encoder.shape
+    frozen = parent_tensors(learned.method, _changing(staged))
+    tensors = _moved(learned.method_tensors | frozen, device)
     last = learned.method.phases(shape)[-1].name
     with torch.no_grad():
         weights = learned.method.weights(last, shape, tensors, tensors, encoder.weights)
     weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
-    return Resident(learned, _moved(learned.head_tensors, device), weights=weights)
+    held = held_alone(learned, above, encoder) if learned.method.places(shape) else None
+    return Resident(learned, _moved(learned.head_tensors, device), held=held, weights=weights)
+
+
+def _changing(staged: Staged) -> dict[str, Mapping[str, Tensor]]:
+    """Return the tensors of each inlay that changes the base and on which a task is built, by digest."""
+    found: dict[str, Mapping[str, Tensor]] = {}
+    for digest, inlay in staged.parents.items():
+        if inlay.learned.method.changes_base:
+            found |= {digest: inlay.learned.method_tensors, **_changing(inlay)}
+    return found
+
+
+def held_alone(learned: Learned, above: Mapping[str, Held], encoder: Encoder) -> Held:
+    """Return an inlay that shares no table: its tensors are needed at sites beside weights of the base."""
+    acts = learned.method.places(encoder.shape)
+    tensors = _moved(learned.method_tensors, encoder.device) if acts else {}
+    return Held(learned.method, {name: tensor[None] for name, tensor in tensors.items()}, 0, above)
 
 
 def _moved(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import Slots
+from intarsia.methods.compose import direct_parents
 from intarsia.tasks.learned import Learned
 
 
@@ -23,21 +25,35 @@ class Staged:
     row: Tensor | None  # None: the task changes the base, and `learned` holds its tensors
     head_tensors: Mapping[str, Tensor]
     bytes: int
+    parents: Mapping[str, Staged] = field(default_factory=dict)  # that are parts of its method, by digest
 
 
-def stage(learned: Learned, encoder: Encoder) -> Staged:
-    """Check that a task runs on this base, and lay out its tensors for a slot."""
+Get = Callable[[str, Callable[[], "Staged"]], "Staged"]  # a staged task by its key, loaded if needed
+
+
+def stage(learned: Learned, encoder: Encoder, get: Get = lambda _, load: load()) -> Staged:
+    """Check that a task runs on this base, and lay out its tensors for a slot; `get` keeps the inlays it is built on.
+
+    An inlay on which several tasks are built is read once, and only if it is in no memory.
+    """
     learned.method.check(encoder.shape)
+
+    def load(digest: str) -> Staged:
+        found = learned.parents[digest]
+        return stage(replace(found, parents=ChainMap({}, found.parents, learned.parents)), encoder, get)  # type: ignore[arg-type]
+
+    digests = dict.fromkeys(part.digest for part in direct_parents(learned.method))
+    above = {digest: get(digest, partial(load, digest)) for digest in digests}
     tensors = learned.tensors.values()
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     head = learned.head_tensors
     if learned.method.changes_base:
-        return Staged(learned, None, head, size)
+        return Staged(learned, None, head, size, above)
     row = Slots(learned.method.tensors(encoder.shape), 0).row(learned.method_tensors)
     if encoder.device.type == "cuda":
         row = row.pin_memory()
     bare = Learned(learned.method, learned.head, learned.task_kind, {})
-    return Staged(bare, row, {name: tensor.clone() for name, tensor in head.items()}, size)
+    return Staged(bare, row, {name: tensor.clone() for name, tensor in head.items()}, size, above)
 
 
 class HostTier:
@@ -56,16 +72,12 @@ class HostTier:
     def peek(self, key: str) -> Staged | None:
         """Return a task, if it is here, and mark it as the most recently used."""
         with self._lock:
-            found = self._staged.get(key)
-            if found is not None:
-                self._staged.move_to_end(key)
-            return found
+            return self._touch(key)
 
     def get(self, key: str, load: Callable[[], Staged]) -> Staged:
         """Return a task, loading it if needed. Simultaneous loads of one task are one load."""
         with self._lock:
-            if (found := self._staged.get(key)) is not None:
-                self._staged.move_to_end(key)
+            if (found := self._touch(key)) is not None:
                 self.hits += 1
                 return found
             loading = self._loading.get(key)
@@ -99,8 +111,18 @@ class HostTier:
             if key in self._staged:
                 self._staged.move_to_end(key, last=False)
 
+    def _touch(self, key: str) -> Staged | None:
+        """Return a task, if it is here, as the most recently used; the inlays it is built on leave after it."""
+        found = self._staged.get(key)
+        if found is not None:
+            self._staged.move_to_end(key)
+            for digest in found.parents:
+                self._touch(digest)
+        return found
+
     def _put(self, key: str, staged: Staged) -> None:
         self._staged[key] = staged
         self.bytes += staged.bytes
+        self._touch(key)
         while self.bytes > self.limit and len(self._staged) > 1:
             self.bytes -= self._staged.popitem(last=False)[1].bytes

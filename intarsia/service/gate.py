@@ -94,7 +94,7 @@ class Gate:
 
     def _log(self, scope: Scope, facts: dict[str, Any], seconds: float) -> None:
         line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": utc_now(),
             "event": "request",
             "request_id": facts["request_id"],
             "method": _method(scope),
@@ -138,6 +138,10 @@ class _Sending:
                 headers.append((f"x-{name}-time".encode(), f"{milliseconds:.2f}".encode()))
             message = {**message, "headers": headers}
         await self._send(message)
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _request_id(scope: Scope) -> str:

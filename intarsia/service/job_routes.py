@@ -36,6 +36,7 @@ def board(request: Request) -> JobBoard:
     board = request.service.jobs
     if board is None:
         raise Failure(403, "Jobs are switched off; start the service without --no-jobs.", code="jobs_off")
+    board.check_owner()
     return board
 
 
@@ -112,11 +113,13 @@ def _from_query(request: Request) -> tuple[str, dict[str, Any]]:
 
 def _check(request: Request, task: str, method: str | None) -> None:
     """Refuse what would fail in the job's process at once."""
+    from intarsia.bank.family import resolved
     from intarsia.methods import parse
 
     request.service.bank.store.check_name(task)
     if method is not None:
-        parse(method, ()).check(request.service.running().encoder.shape)
+        service = request.service
+        resolved(service.bank.store, parse(method, ())).check(service.running().encoder.shape)
 
 
 async def jobs(request: Request) -> Reply:

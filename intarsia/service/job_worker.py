@@ -96,6 +96,7 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
     import torch
 
     from intarsia.bank.bank import Bank
+    from intarsia.bank.family import resolved
     from intarsia.methods import Bottleneck, parse
     from intarsia.tasks import load_data
     from intarsia.train.job import Job, Settings
@@ -108,7 +109,9 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
     bank = Bank(given["bank"], given["encoder"], device=given["device"], precision=given["precision"])
     if attempts > 1 and (added := _added(bank, info, task)) is not None:
         return added
-    method: Method = parse(options["method"], ()) if options.get("method") else Bottleneck()
+    method: Method = Bottleneck()
+    if options.get("method"):
+        method = resolved(bank.store, parse(options["method"], ()))
     settings = Settings.for_task(method, task, **{name: options.get(name) for name in SETTINGS})
     pooling = options.get("pooling", "mean")
     try:

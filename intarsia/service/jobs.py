@@ -6,7 +6,8 @@
     work/jobs/<id>/log.txt        what its process wrote to its error stream
 
 A job is accepted when its folder is complete on disk. After a kill of the service, the next start puts jobs that have
-not ended back into the queue; training goes on from its checkpoint, as in `intarsia learn`.
+not ended back into the queue; training goes on from its checkpoint, as in `intarsia learn`. If several services run
+over one bank, one of them has the jobs; another takes them over when it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from intarsia import files
 from intarsia.errors import BankError, IntarsiaError
@@ -34,7 +35,8 @@ from intarsia.service.schemas import JobInfo
 
 log = logging.getLogger("intarsia.error")
 
-ATTEMPTS = 3  # starts of a job whose process dies with the service
+ATTEMPTS = 3  # starts of a job that die with the service and get no further than the starts before
+LOOK_SECONDS = 1.0  # between two looks at whether the service that has the jobs has ended
 KEPT = 200  # ended jobs
 EVENTS = 20_000  # of one job in memory
 ENDED = ("done", "failed", "cancelled")
@@ -44,9 +46,11 @@ Event = dict[str, Any]
 class Job:
     """A job in memory. The board's lock guards it."""
 
-    def __init__(self, folder: Path, info: JobInfo, attempts: int = 0) -> None:
-        self.folder, self.info, self.attempts = folder, info, attempts
+    def __init__(self, folder: Path, info: JobInfo, attempts: int = 0, in_vain: int = 0) -> None:
+        """`attempts`: starts of its process; `in_vain`: those since one got further than all before."""
+        self.folder, self.info, self.attempts, self.in_vain = folder, info, attempts, in_vain
         self.events: list[Event] = []
+        self.furthest = 0  # the last step that any start has reached
         self.process: JobProcess | None = None
         self.cancelled = False
 
@@ -55,19 +59,23 @@ class Job:
         return next(self.folder.glob("data.*"), None)
 
     def save(self) -> None:
-        stored = {**msgspec.to_builtins(self.info), "attempts": self.attempts}
+        stored = {**msgspec.to_builtins(self.info), "attempts": self.attempts, "in_vain": self.in_vain}
         files.replace(self.folder / "job.json", [msgspec.json.encode(stored)])
 
     @classmethod
     def read(cls, folder: Path) -> Job:
         stored = msgspec.json.decode((folder / "job.json").read_bytes())
-        job = cls(folder, msgspec.convert({k: v for k, v in stored.items() if k != "attempts"}, JobInfo),
-                  stored["attempts"])  # fmt: skip
+        job = cls(folder, msgspec.convert(stored, JobInfo), stored["attempts"], stored.get("in_vain", 0))
         with contextlib.suppress(FileNotFoundError):
             for line in (folder / "events.jsonl").read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError):  # the last line of a process that was killed
                     job.events.append(msgspec.json.decode(line))
+        job.furthest = max((step_of(event) for event in job.events), default=0)
         return job
+
+
+def step_of(event: Event) -> int:
+    return int(event.get("step") or 0)
 
 
 class JobBoard:
@@ -82,22 +90,44 @@ class JobBoard:
         self._listeners: set[Callable[[], None]] = set()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._owner: FileLock | None = None  # held while this service has the jobs of the bank
 
     def begin(self) -> None:
-        """Read the stored jobs and run those that have not ended."""
+        """Read the stored jobs and run those that have not ended, or wait until the service that has them ends."""
+        self._take()
+        self._thread = threading.Thread(target=self._run, name="intarsia-jobs", daemon=True)
+        self._thread.start()
+
+    def _take(self) -> bool:
+        """Become the service that has the jobs of the bank, unless another one is."""
+        files.make_folder(self.folder)
+        lock = FileLock(self.folder / "owner.lock")
+        try:
+            lock.acquire(timeout=0)  # the system releases it when the process ends
+        except Timeout:
+            return False
+        with self._changed:
+            self._read()
+            self._owner = lock
+        return True
+
+    def check_owner(self) -> None:
+        """Raise if another service has the jobs."""
+        if self._thread is not None and self._owner is None:
+            raise Failure(403, "Another service of this bank runs its jobs; ask that one.", code="jobs_elsewhere")
+
+    def _read(self) -> None:
         for folder in sorted(self.folder.glob("job-*")):
             try:
                 job = Job.read(folder)
             except (OSError, KeyError, msgspec.MsgspecError):
                 if time.time() - folder.stat().st_mtime > files.STALE_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)  # it was never accepted
+                    files.remove_folder(folder)  # it was never accepted
                 continue
             self._jobs[job.info.id] = job
             if job.info.state not in ENDED:
                 job.info.state = "queued"
                 self._waiting.append(job)
-        self._thread = threading.Thread(target=self._run, name="intarsia-jobs", daemon=True)
-        self._thread.start()
 
     # What clients ask for.
 
@@ -122,7 +152,7 @@ class JobBoard:
             yield folder
         finally:
             if folder.name not in self._jobs:
-                shutil.rmtree(folder, ignore_errors=True)
+                files.remove_folder(folder)
 
     def add(self, folder: Path, task: str, options: dict[str, Any], rows: int | None) -> JobInfo:
         """Put a job whose data is in its folder into the queue."""
@@ -189,10 +219,16 @@ class JobBoard:
         self.wake()
         if self._thread is not None:
             self._thread.join(timeout=10)
+        if self._owner is not None:
+            self._owner.release()
 
     # The runner's thread.
 
     def _run(self) -> None:
+        while self._owner is None and not self._take():
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, LOOK_SECONDS):
+                    return
         while True:
             with self._changed:
                 while not self._waiting and not self._closing:
@@ -201,6 +237,7 @@ class JobBoard:
                     return
                 job = self._waiting.popleft()
                 job.attempts += 1
+                job.in_vain += 1
                 job.info.state, job.info.started = "running", _now()
                 self._tell(job, {"event": "state", "state": "running"})
             try:
@@ -212,9 +249,9 @@ class JobBoard:
                     self._end(job, "failed", f"The service failed on this job: {type(error).__name__}.")
 
     def _run_one(self, job: Job) -> None:
-        if job.attempts > ATTEMPTS:
+        if job.in_vain > ATTEMPTS:
             with self._changed:
-                self._end(job, "failed", f"The job was started {ATTEMPTS} times and never ended.")
+                self._end(job, "failed", f"The job was started {ATTEMPTS} times and got no further.")
             return
         with self._changed:
             if self._closing:
@@ -230,6 +267,7 @@ class JobBoard:
             with self._changed:
                 if event["event"] == "progress":
                     job.info.progress = {k: v for k, v in event.items() if k != "event"}
+                    self._count_progress(job, step_of(event))
                 self._tell(job, event)
         code = process.wait()
         with self._changed:
@@ -241,8 +279,19 @@ class JobBoard:
                 self._end(job, "done")
             elif outcome is not None:
                 self._end(job, "failed", outcome["message"])
-            elif not self._closing:
+            elif self._closing:  # the service ends in order: this start does not count
+                job.in_vain = 0
+                self._save(job)
+            else:
                 self._end(job, "failed", process.death(code))
+
+    def _count_progress(self, job: Job, step: int) -> None:
+        """A start that gets further than those before it shows that the job does not take the service down."""
+        if step > job.furthest:
+            job.furthest = step
+            if job.in_vain:
+                job.in_vain = 0
+                self._save(job)
 
     def _end(self, job: Job, state: Any, error: str | None = None) -> None:
         job.info.state, job.info.ended, job.info.error = state, _now(), error
@@ -259,7 +308,7 @@ class JobBoard:
         ended = [other for other in self._jobs.values() if other.info.state in ENDED]
         for old in ended[: max(0, len(ended) - KEPT)]:
             del self._jobs[old.info.id]
-            shutil.rmtree(old.folder, ignore_errors=True)
+            files.remove_folder(old.folder)
 
     def _save(self, job: Job) -> None:
         """Store the state. With a full disk the state stays in memory, and the job starts again after a restart."""

@@ -221,11 +221,11 @@ class ModelList(Struct):
 
 
 class ClassifyRequest(Given):
-    """vLLM's request. `model` is a task."""
+    """vLLM's request. `model` is a task. Texts are cut to the task's longest length, and to no other."""
 
     model: str
     input: str | Texts
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Literal[-1] | None = None
     user: str | None = None
 
 
@@ -252,7 +252,7 @@ class TEIRequest(Given):
     inputs: str | Annotated[list[str | Annotated[list[str], Meta(min_length=1, max_length=2)]], Meta(min_length=1)]
     raw_scores: bool = False
     truncate: bool = False
-    truncation_direction: Literal["Left", "Right", "left", "right"] = "Right"
+    truncation_direction: Literal["Right", "right"] = "Right"
     model: str | None = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import signal
 import socket
@@ -15,12 +16,14 @@ import uvicorn
 from intarsia.errors import IntarsiaError
 from intarsia.local_socket import Listener
 from intarsia.service.app import create_app
+from intarsia.service.gate import utc_now
 from intarsia.service.options import Keys, Options, check_exposure
 from intarsia.service.protocol import limited_protocol
 from intarsia.service.state import Service
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
+    from intarsia.serve.limits import Limits
     from intarsia.service.jobs import JobBoard
 
 log = logging.getLogger("intarsia.error")
@@ -70,14 +73,21 @@ def bind(options: Options) -> socket.socket:
 
 
 def serve(
-    bank: Bank, options: Options, keys: Keys, jobs: JobBoard | None, announce: Callable[[str, Listener | None], None]
+    bank: Bank,
+    options: Options,
+    keys: Keys,
+    jobs: JobBoard | None,
+    announce: Callable[[str, Listener | None], None],
+    ready: Callable[[Limits], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `announce` is called with the URL, and the Unix socket if there is one."""
+    """Serve until SIGTERM or SIGINT. `announce` is called with the URL, and the Unix socket if there is one; `ready`
+    with the engine's limits, when it runs."""
     check_exposure(options, keys)
     listening = bind(options)
+    _log(options)
     local = _local(bank, options)
     service = Service(bank, options, keys, jobs)
-    _log(options)
+    service.on_ready = lambda engine: ready(engine.limits)
     try:
         server = Server(_config(service, options), service)
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -126,10 +136,22 @@ def _config(service: Service, options: Options) -> uvicorn.Config:
     )
 
 
+class JsonLines(logging.Formatter):
+    """Every record as one line of JSON. The lines of requests are JSON already."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name == "intarsia.access":
+            return record.getMessage()
+        line = {"time": utc_now(), "event": record.levelname.lower(), "message": record.getMessage()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
 def _log(options: Options) -> None:
     """The service's own log goes to the error stream; the form of its lines is `options.log`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(JsonLines() if options.log == "json" else logging.Formatter("%(message)s"))
     for name in ("intarsia.access", "intarsia.error", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

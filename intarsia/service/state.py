@@ -44,6 +44,7 @@ class Service:
         self._probed = 0.0
         self.openapi = self.docs = b""
         self.on_failure: Callable[[], None] | None = None  # ends the server
+        self.on_ready: Callable[[Engine], None] | None = None  # says so
 
     def begin(self) -> None:
         """Continue the jobs of an earlier run. Called when the application starts."""
@@ -57,6 +58,8 @@ class Service:
         settle()
         self._probed = time.monotonic()
         self.engine = engine
+        if self.on_ready is not None:
+            self.on_ready(engine)
 
     def fail(self, error: IntarsiaError) -> None:
         """The engine cannot start: remember why, and end the server."""

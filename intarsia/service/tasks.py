@@ -96,7 +96,7 @@ async def upload(request: Request) -> Reply:
         except Failure as failure:
             raise _disk(failure) from failure
     location = [("Location", f"/v1/tasks/{entry.name}")]
-    info = describe(entry, entry.version, resident=False, whole=True)
+    info = describe(entry, entry.version, resident=_resident(request, entry), whole=True)
     return Reply.json(info, 201, location)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from intarsia.errors import IntarsiaError
+
 Kind = Literal["label", "labels", "score", "tags", "span", "words"]
 """What a task predicts: one label of n, several labels of n, a number, a tag for each word, a span of a text, or hidden
 words of a text."""
@@ -15,6 +17,16 @@ StoredKind = Literal[Kind, "none"]
 """The kind of an inlay. One without a head (`none`) answers nothing; tasks are learned over it."""
 
 Label = str | float | tuple[str, ...]
+
+
+def check_answers(kind: str, name: str, doing: str = "predict") -> None:
+    """Raise if an inlay of this kind has no head."""
+    if kind == "none":
+        raise IntarsiaError(
+            f'{name!r} has no head, so it cannot {doing}. Learn a task over it: bank.learn("task", data, '
+            f'Stack({name!r}, Pfeiffer(48))), or --method "stack({name}, pfeiffer-48)". It gives vectors without a '
+            f"head: bank.embed(texts, {name!r})."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,7 @@ class Learned:
 
     def check_parents(self) -> None:
         """Raise unless every frozen inlay on which the method is built is among `parents`, with its own method."""
-        for part in parents(self.method):
-            if part.digest not in self.parents:
-                raise IntarsiaError(
-                    f"the inlay is built on {part} ({part.digest[:12]}), which was not given. Give all its parents."
-                )
-            found = self.parents[part.digest].method
-            if found != part.method:
-                raise IntarsiaError(
-                    f"the inlay is built on {part} with the method {short_name(to_dict(part.method))}, but the inlay "
-                    f"with the digest {part.digest[:12]} has the method {short_name(to_dict(found))}."
-                )
+        check_parents(self.method, self.parents)
 
     @property
     def method_tensors(self) -> dict[str, Tensor]:
@@ -78,6 +68,21 @@ class Learned:
     @property
     def head_tensors(self) -> dict[str, Tensor]:
         return named(self.tensors, HEAD)
+
+
+def check_parents(method: Method, given: Mapping[str, Learned]) -> None:
+    """Raise unless every frozen inlay on which a method is built is among those given, with its own method."""
+    for part in parents(method):
+        if part.digest not in given:
+            raise IntarsiaError(
+                f"the inlay is built on {part} ({part.digest[:12]}), which was not given. Give all its parents."
+            )
+        found = given[part.digest].method
+        if found != part.method:
+            raise IntarsiaError(
+                f"the inlay is built on {part} with the method {short_name(to_dict(part.method))}, but the inlay "
+                f"with the digest {part.digest[:12]} has the method {short_name(to_dict(found))}."
+            )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
 from intarsia.tasks.calibration import find_temperature, tempered
 from intarsia.tasks.examples import Example, Kind
-from intarsia.tasks.heads import Head, Pooling
+from intarsia.tasks.heads import Head, Hidden, Pooling
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.intervals import interval, ranking_interval
 from intarsia.tasks.metrics import Interval, check_metric
@@ -112,13 +112,13 @@ class TaskKind:
         """k, the number of outputs per row or token."""
         return 1 if self.kind == "score" else len(self.labels)
 
-    def head(self, pooling: Pooling) -> Head:
+    def head(self, pooling: Pooling, hidden: Hidden | None = None) -> Head:
         """The output layer. Kinds that read tokens ignore `pooling`."""
         if pooling == "none" and not self.reads_tokens:
             raise IntarsiaError(
                 "the pooling none is for kinds that read tokens; choose mean, cls, pooler or trained-pooler."
             )
-        return Head(self.outputs, "none" if self.reads_tokens else pooling)
+        return Head(self.outputs, "none" if self.reads_tokens else pooling, hidden)
 
     def inputs(
         self, examples: Sequence[Example], encoder: Encoder, max_length: int | None, *, training: bool = False

@@ -20,7 +20,7 @@ from intarsia.encoder import rowwise
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.spec import Spec
-from intarsia.tasks.heads import STD, Head, Pooling
+from intarsia.tasks.heads import STD, Head, Pooling, norm_eps
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -60,31 +60,35 @@ class WordHead(Head):
         own: Callable[[Tensor], Tensor] | None = None,
         pooler: Mapping[str, Tensor] | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        words: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The logits: rows [tokens, d] → [tokens, words]."""
         if own is not None:
             rows = own(rows)
         rows = rows.to(tensors["dense.weight"].dtype)
-        rows = _activation(encoder.model.config)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
-        rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], _eps(encoder))
+        rows = _activation(encoder)(rowwise.linear(rows, tensors["dense.weight"], tensors["dense.bias"]))
+        rows = F.layer_norm(rows, rows.shape[-1:], tensors["norm.weight"], tensors["norm.bias"], norm_eps(encoder))
+        if words is not None:
+            rows = words(rows)
         name = encoder.shape.words.name
-        words = (weights or {}).get(name, encoder.weights[name])
-        return rowwise.linear(rows.to(words.dtype), words, None).to(rows.dtype) + tensors["output.bias"]
+        embeddings = (weights or {}).get(name, encoder.weights[name])
+        return rowwise.linear(rows.to(embeddings.dtype), embeddings, None).to(rows.dtype) + tensors["output.bias"]
 
     def to_dict(self) -> dict[str, Any]:
         return {"outputs": "tied to the word embeddings", "pooling": self.pooling}
 
 
-def _activation(config: Any) -> Callable[[Tensor], Tensor]:
-    """The activation function that the base's configuration names."""
+def word_activation(encoder: Encoder) -> str:
+    """The name of the activation function in the base's configuration."""
+    config, names = (
+        encoder.model.config,
+        ("hidden_act", "activation", "classifier_activation"),
+    )  # the last: ModernBERT's
+    return str(next(getattr(config, name) for name in names if hasattr(config, name)))
+
+
+def _activation(encoder: Encoder) -> Callable[[Tensor], Tensor]:
     from transformers.activations import ACT2FN
 
-    names = ("hidden_act", "activation", "classifier_activation")  # the last is ModernBERT's
-    activation: Callable[[Tensor], Tensor] = ACT2FN[next(getattr(config, n) for n in names if hasattr(config, n))]
+    activation: Callable[[Tensor], Tensor] = ACT2FN[word_activation(encoder)]
     return activation
-
-
-def _eps(encoder: Encoder) -> float:
-    """The epsilon of the base's LayerNorm."""
-    config = encoder.model.config
-    return float(getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12)))

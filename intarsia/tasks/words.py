@@ -20,7 +20,7 @@ from intarsia.encoder.packed import Segment
 from intarsia.encoder.windows import windows
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.tasks.examples import Cloze, Example
-from intarsia.tasks.heads import Pooling
+from intarsia.tasks.heads import Hidden, Pooling
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.intervals import FEW, widened
 from intarsia.tasks.masking import Vocabulary, hide, row_generator, step_generator
@@ -47,7 +47,7 @@ class Words(TaskKind):
     reads_tokens = True
     draws = True
 
-    def head(self, pooling: Pooling) -> WordHead:
+    def head(self, pooling: Pooling, hidden: Hidden | None = None) -> WordHead:
         return WordHead()
 
     def inputs(

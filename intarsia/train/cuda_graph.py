@@ -58,6 +58,7 @@ def can_record(job: Job, encoder: Encoder) -> bool:
         and encoder.dtype in (torch.float32, torch.bfloat16)
         and shape.recordable
         and method.recordable(shape)
+        and job.hidden is None
         and not method.touches_rows  # here the head reads the rows as pooled
         and job.settings.max_length <= LONGEST
         and job.settings.trunk_dropout  # a cached trunk needs eager passes

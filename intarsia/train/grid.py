@@ -19,7 +19,7 @@ from intarsia.train.job import Job, Settings
 class Grid:
     """The values of each setting; an empty tuple means the value of each method's recipe.
 
-    A method may have options, for example `houlsby-64 layers=3-5`.
+    A method may have options, for example `houlsby-64 layers=3-5`, or be a composition: `stack(medical, pfeiffer-48)`.
     """
 
     methods: tuple[str, ...] = ("houlsby-64",)
@@ -51,8 +51,7 @@ class Grid:
         jobs = []
         options = (self.learning_rate or (None,), self.epochs or (None,), self.batch_size or (None,), range(self.seeds))
         for text in self.methods:
-            name_and_size, *method_options = text.split()
-            method = parse(name_and_size, method_options)
+            method = parse(text)
             for rate, epochs, batch, seed in itertools.product(*options):
                 chosen = {
                     "learning_rate": rate, "epochs": epochs, "batch_size": batch, "seed": seed,

@@ -12,7 +12,7 @@ from typing import Any
 from intarsia.errors import IntarsiaError, check_seed, did_you_mean
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
-from intarsia.tasks.heads import Pooling
+from intarsia.tasks.heads import Hidden, Pooling
 from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.own_metric import named_metric
@@ -153,6 +153,7 @@ class Job:
     method: Method
     pooling: Pooling = "mean"
     settings: Settings = field(default_factory=Settings)
+    hidden: Hidden | None = None  # of the head, when training continues from one that has it
     # The frozen inlays on which the method is built, and those on which they are built, by digest (`Learned.parents`).
     parents: Mapping[str, Learned] = field(default_factory=dict, compare=False, repr=False)
 
@@ -162,7 +163,8 @@ class Job:
         for name, default in DEFAULTS.items():  # left out, so that older checkpoints and results keep their keys
             if settings[name] == default:
                 del settings[name]
-        return {"method": to_dict(self.method), "pooling": self.pooling, **settings}
+        hidden = {"hidden": asdict(self.hidden)} if self.hidden else {}
+        return {"method": to_dict(self.method), "pooling": self.pooling, **hidden, **settings}
 
     def key(self, encoder_fingerprint: str) -> str:
         """Return the key of this job's checkpoints, equal for jobs that would end with the same weights."""

@@ -18,18 +18,22 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Segment
+from intarsia.encoder.routed import Group
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec
+from intarsia.methods.compose import parent_tensors, trained_parts
+from intarsia.methods.held import Held, all_own_tensors, parts_of
 from intarsia.tasks.heads import Head, pooler_instead
 from intarsia.tasks.kind_registry import kind_for
-from intarsia.tasks.learned import Learned
+from intarsia.tasks.learned import Learned, check_parents
 from intarsia.tasks.metrics import check_choosing, default_metric
 from intarsia.tasks.task_kind import TaskKind, Tuning
 from intarsia.train import checkpoint
 from intarsia.train.class_weights import weights_of
 from intarsia.train.features import ReadingProgress, pooled_states
+from intarsia.train.frozen_parents import FrozenParents
 from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
 from intarsia.train.tokens import Tokenizer
@@ -54,6 +58,13 @@ def check_job(job: Job, shape: Shape) -> None:
     """Raise if the method, the task kind and the settings of a job do not fit together on this base."""
     data, task_kind = job.data, kind_for(job.data)
     job.method.check(shape)
+    check_parents(job.method, job.parents)
+    room = shape.positions - job.method.position_offset
+    if job.method.position_offset and job.settings.max_length > room:
+        raise IntarsiaError(
+            f"max_length {job.settings.max_length} is too long: this base has {shape.positions} positions, and the "
+            f"texts begin at position {job.method.position_offset}. Use max_length={room} or less."
+        )
     if task_kind.reads_tokens and job.method.cached:
         raise IntarsiaError(
             f"the method {job.method.name} learns from one vector per text, but the task kind {data.kind!r} needs one "
@@ -96,16 +107,18 @@ class Run:
         tokenizer: Tokenizer | None = None,
         slots_for: Callable[[Run], TrainingSlots] | None = None,
         trunk: TrunkCache | None = None,
+        parents: FrozenParents | None = None,
         report: ReadingProgress | None = None,
     ) -> None:
         """`cache`: the folder for stored states; `report` is called while they are computed. `slots_for` returns the
-        training slots from which the run takes its slot in each phase; None: the run creates a slot of its own."""
+        training slots from which the run takes its slot in each phase; None: the run creates a slot of its own.
+        `parents`: the frozen inlays of all runs."""
         self.job, self.encoder, self.method = job, encoder, job.method
         data, settings, shape = job.data, job.settings, encoder.shape
         check_job(job, shape)
         encoder.check_trains()
         self.task_kind = kind_for(data)
-        self.head = self.task_kind.head(job.pooling)
+        self.head = self.task_kind.head(job.pooling, job.hidden)
         self.metric = settings.metric or default_metric(data.kind, data.labels)
         self.head_specs = head_specs(job, self.head, shape)
         self.tokens = (tokenizer or Tokenizer(encoder))(data, settings.max_length)
@@ -122,11 +135,13 @@ class Run:
         self.class_weights = None if weights is None else weights.to(encoder.device)
         self.steps_an_epoch = math.ceil(len(train.segments) / settings.batch_size)
         self.places = self.method.places(shape)
+        self.parents = (parents or FrozenParents(encoder)).of(job.method, job.parents)
         self.phases = self.method.phases(shape)
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
         self.steps = self.steps_an_epoch * sum(self.epochs)
         self.state = checkpoint.State(seconds=states_seconds)
         self.slots_for = slots_for
+        self.fixed_weights: dict[str, Tensor] | None = None  # if only frozen inlays change the base
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
         self.enter(0, {}, self.head_starts)
 
@@ -197,6 +212,27 @@ class Run:
         """Return the leaves [slots, …] of all slots whose names begin with `prefix` ("method." or "head.")."""
         return {k.removeprefix(prefix): v for k, v in self.leaves.items() if k.startswith(prefix)}
 
+    def group(self, first: int, rows: int) -> Group:
+        """Return the group of this run's rows in a pass, from row `first` on."""
+        tensors = self.slot_leaves("method.")
+        parts = parts_of([Held(self.method, tensors, self.slot, self.parents)], self.encoder.shape)
+        return Group(self.method, self.places, tensors, first, (self.slot,), (rows,), parts)
+
+    def weights(self, noise: Noise | None) -> dict[str, Tensor]:
+        """Return the weights that replace the base's in the next pass of a method that changes the base."""
+        if self.fixed_weights is not None:
+            return self.fixed_weights
+        encoder, tensors = self.encoder, self.composed()
+        weights = self.method.weights(self.phase.name, encoder.shape, tensors, self.kept, encoder.weights, noise)
+        weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
+        if self.parents and not any(part.changes_base for part in trained_parts(self.method)):
+            self.fixed_weights = weights
+        return weights
+
+    def composed(self) -> dict[str, Tensor]:
+        """Return this run's leaves of the method and the tensors of its frozen inlays."""
+        return self.own_leaves() | parent_tensors(self.method, all_own_tensors(self.parents))
+
     def own_leaves(self, prefix: str = "method.") -> dict[str, Tensor]:
         """Return this run's part of the leaves whose names begin with `prefix` ("method." or "head.")."""
         own = {}
@@ -209,7 +245,7 @@ class Run:
 
     def head_logits(self, pooled: Tensor, weights: Mapping[str, Tensor], noise: Noise | None) -> Tensor:
         """Return the head's logits for pooled states; `weights`: the run's replacements of the base's weights."""
-        own = self.own_leaves() if self.method.touches_rows else {}
+        own = self.composed() if self.method.touches_rows or self.method.inverts_words else {}
         return self.head.logits(
             self.own_leaves("head."),
             pooled,
@@ -218,6 +254,7 @@ class Run:
             own=lambda rows: self.method.pooled(own, rows),
             pooler=pooler_instead(self.encoder, own, weights),
             weights=weights,
+            words=lambda rows: self.method.words(own, rows),
         )
 
     def drawn(self, rows: Sequence[int]) -> list[Segment]:
@@ -232,8 +269,6 @@ class Run:
 
     def penalty(self) -> Tensor | None:
         """Return the penalty that the method adds to the loss; None if it has none."""
-        if not self.method.changes_base:
-            return None
         shape, base = self.encoder.shape, self.encoder.weights
         return self.method.penalty(self.phase.name, shape, self.own_leaves(), self.kept, base)
 
@@ -356,7 +391,7 @@ class Run:
         task_kind = best_kind(self.task_kind, self.state)
         also = dict(tested or {})
         test = also.pop(self.metric, None)
-        learned = Learned(self.method, self.head, task_kind, tensors)
+        learned = Learned(self.method, self.head, task_kind, tensors, self.job.parents)
         return Trained(learned, self.metric, self.state, test, left_out, also)
 
 

@@ -7,7 +7,6 @@ checkpoints of the active jobs, so that a killed queue resumes when it is run ag
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -219,7 +218,7 @@ class Runner:
     def _remove_state(self, key: str) -> None:
         path = self.state_file(key)
         if path.parent.name == key:  # the folder belongs to this job only
-            shutil.rmtree(path.parent, ignore_errors=True)
+            files.remove_folder(path.parent)
         else:
             with suppress(OSError):  # the result is stored: what follows must not make it look lost
                 path.unlink(missing_ok=True)

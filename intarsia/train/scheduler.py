@@ -10,6 +10,7 @@ import torch
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.train.features import ReadingProgress
+from intarsia.train.frozen_parents import FrozenParents
 from intarsia.train.job import Job
 from intarsia.train.run import Run, is_exclusive
 from intarsia.train.step import Eager
@@ -52,7 +53,7 @@ class Scheduler:
         """`jobs`: the maximum number of jobs, which limits the number of training slots."""
         self.encoder, self.together, self.trunk = encoder, together, trunk
         self.slots = together or max(1, min(jobs, MOST_ACTIVE))
-        self.tokenizer = Tokenizer(encoder)
+        self.tokenizer, self.parents = Tokenizer(encoder), FrozenParents(encoder)
         self.stepper: Stepper = Eager()
 
     @property
@@ -106,7 +107,7 @@ class Scheduler:
         slots_for = None if recorded is None else recorded.slots_for
         run = Run(
             job, self.encoder, cache=self.trunk.folder, tokenizer=self.tokenizer, slots_for=slots_for, trunk=self.trunk,
-            report=report,
+            parents=self.parents, report=report,
         )  # fmt: skip
         runs = (*active_jobs, run)
         self.trunk.expect([r.tokens for r in runs], {r.trunk_layer for r in runs})

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from intarsia.encoder.noise import Noise
 from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack
-from intarsia.encoder.routed import Group
 from intarsia.tasks.heads import pool
 from intarsia.train.run import Diverged, Run
 
@@ -80,7 +79,7 @@ def logits_together(
     groups = []
     first = 0
     for run, rows in pairs:
-        groups.append(Group(run.method, run.places, run.slot_leaves("method."), first, (run.slot,), (len(rows),)))
+        groups.append(run.group(first, len(rows)))
         first += len(rows)
     states = encoder.forward(batch, groups, training=noise is not None, noise=noise, above=_trunk_states(pairs, part))
     out = []
@@ -105,14 +104,13 @@ def _exclusive_logits(
 ) -> Tensor:
     """Return the logits of a run that replaces weights of the base or learns from stored states."""
     encoder, method = run.encoder, run.method
-    tensors = run.own_leaves()
     if method.cached:
+        tensors = run.own_leaves()
         return run.head_logits(method.mixed(tensors, run.states(part)[list(rows)].to(encoder.device)), {}, noise)
     batch: Batch = pack(segments, encoder.device)
-    weights = method.weights(run.phase.name, encoder.shape, tensors, run.kept, encoder.weights, noise)
-    weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
-    above = _trunk_states([(run, rows)], part)
-    states = encoder.forward(batch, training=noise is not None, noise=noise, weights=weights, above=above)
+    weights, above = run.weights(noise), _trunk_states([(run, rows)], part)
+    groups = [run.group(0, len(rows))] if run.places else []
+    states = encoder.forward(batch, groups, training=noise is not None, noise=noise, weights=weights, above=above)
     return run.head_logits(run.task_kind.read(pool(states, batch, run.head.pooling), segments), weights, noise)
 
 

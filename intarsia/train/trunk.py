@@ -24,6 +24,7 @@ from torch import Tensor
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import by_token_budget, pack
 from intarsia.encoder.shape import Shape
+from intarsia.methods import parents
 from intarsia.methods.method import lowest
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job
@@ -35,7 +36,7 @@ FREE_PER_BUDGET = 4  # the default budget is a quarter of the free memory or dis
 
 def trunk_layer(job: Job, shape: Shape) -> int:
     """Return the layer at which the job's passes begin, from cached states; 0: they begin at the embeddings."""
-    if job.settings.trunk_dropout or job.method.cached:
+    if job.settings.trunk_dropout or job.method.cached or parents(job.method):
         return 0
     return lowest(job.method, shape)
 

@@ -23,7 +23,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import start
 from intarsia.errors import BankError, IntarsiaError
 from intarsia.methods import Method, to_dict
-from intarsia.tasks.heads import Head
+from intarsia.tasks.heads import Head, Hidden
 from tests.support.families import FAMILY_NAMES, plain_model, tiny_tokenizer
 from tests.support.small_methods import SMALL
 
@@ -64,7 +64,7 @@ def inlay(base: Encoder, method: Method, pooling: str = "mean", **changes: Any) 
     """One whose every tensor does something."""
     draw = torch.Generator().manual_seed(7)
     shape, labels = base.shape, changes.get("labels", ("no", "yes", "perhaps"))
-    head = Head(len(labels) or 1, pooling)  # type: ignore[arg-type]
+    head = Head(len(labels) or 1, pooling, changes.pop("hidden", None))  # type: ignore[arg-type]
     specs = {f"method.{k}": v for k, v in method.tensors(shape).items()}
     specs |= {f"head.{k}": v for k, v in head.tensors(shape, method.row_width(shape)).items()}
     tensors = {k: v + 0.2 * torch.randn(v.shape, generator=draw) for k, v in start(specs, base, 1).items()}
@@ -173,6 +173,8 @@ def test_the_lines_of_the_readme_run_without_intarsia(tmp_path: Path) -> None:
         "score": (bert, inlay(bert, m.LayerNorms(), "cls", **score)),
         "pooler": (distil, inlay(distil, m.Full(), "trained-pooler")),
         "score-pairs": (distil, inlay(distil, m.LoRA(2), "mean", **score, data={"pairs": True})),
+        "hidden": (distil, inlay(distil, m.LoRA(2), "cls", hidden=Hidden("relu"))),
+        "hidden-norm": (bert, inlay(bert, m.LoRA(2), "pooler", hidden=Hidden("gelu_exact", norm=True))),
         "bare": (bare, inlay(bare, m.TopLayers(1), "cls", training={})),
     }
     expected, asked = {}, []

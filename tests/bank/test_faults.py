@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from intarsia.bank.store import Store
+from intarsia.bank.work import clear
 from intarsia.errors import BankError, IntarsiaError, StorageError, UnknownTask
 from tests.support.faults import CODES, Faults, injected
 from tests.support.inlays import bits, make_inlay
@@ -86,6 +87,22 @@ def test_every_failing_operation_is_explained(tmp_path: Path, operation: str) ->
     assert at > 5
     if operation == "add":
         assert content(folder).keys() == {*before, ("new", 1)}
+
+
+def test_tidying_up_after_a_run_raises_nothing_whatever_fails(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        at += 1
+        folder = tmp_path / str(at)
+        (folder / "trials").mkdir(parents=True)
+        for path in (folder / "run", folder / "state", folder / "trials" / "state"):
+            path.write_bytes(b"0")
+        faults = Faults(folder, at, errno.EPERM)
+        with injected(faults):
+            clear(folder)
+        if not faults.failed:
+            break
+    assert at > 5 and not folder.exists()
 
 
 def test_an_added_version_that_cannot_be_undone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

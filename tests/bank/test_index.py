@@ -176,3 +176,17 @@ def test_an_index_that_cannot_even_be_opened(bank: Path) -> None:
     (bank / "index.sqlite").mkdir()
     assert listed(bank) == [("a", 1), ("b", 2)]
     assert Store(bank).add(make_inlay("b")).version == 3
+
+
+def test_removing_a_task_needs_no_new_listing(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = catalog.Catalog(bank)
+    assert found.spelled_otherwise("A") == "a"
+    for file in (bank / "inlays" / "a").iterdir():
+        file.unlink()
+    listings: list[None] = []
+    names = catalog.Catalog.names
+    monkeypatch.setattr(catalog.Catalog, "names", lambda self: (listings.append(None), names(self))[1])
+    found.remove_folder("a")
+    assert found.spelled_otherwise("A") is None and found.spelled_otherwise("B") == "b" and not listings
+    (bank / "inlays" / "new").mkdir()  # another process
+    assert found.spelled_otherwise("NEW") == "new" and len(listings) == 1

@@ -4,6 +4,7 @@ for the user; no traceback, no hang, no dead process.
 
 from __future__ import annotations
 
+import copy
 import functools
 import gzip
 import io
@@ -254,7 +255,8 @@ def values_of() -> Callable[[random.Random], Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         refill(0)
-    return lambda draw: draw.choice(pool) if draw.random() < 0.7 else plain_value(draw)
+    # Copies, because a case may put one value into another.
+    return lambda draw: copy.deepcopy(draw.choice(pool)) if draw.random() < 0.7 else plain_value(draw)
 
 
 def plain_value(draw: random.Random) -> Any:

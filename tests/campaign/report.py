@@ -139,4 +139,8 @@ child for each case.
 
 - An error while a run's folder was removed said "Nothing was stored", although the inlay was. Errors of tidying are now
   ignored (`test_an_error_after_the_inlay_is_stored_does_not_make_it_look_lost`).
+- The same message, when closing the run's folder failed: `shutil.rmtree` raises then, although it was told to ignore
+  errors (`test_tidying_up_after_a_run_raises_nothing_whatever_fails`).
+- A tokenizer_config.json with a text as `model_max_length`, and a config.json with a `pad_token_id` that is no word,
+  ended in tracebacks (`test_an_absurd_length_of_a_tokenizer_is_refused`, `test_absurd_configurations_are_refused`).
 """.splitlines()

@@ -38,8 +38,8 @@ def test_plain_padded_and_packed_agree(family: str, pairs: bool) -> None:
     batch = pack(rows)
     with torch.no_grad():
         packed, padded = encoder.forward(batch), encoder.forward(batch, padded=True)
-    # ModernBERT's own float32 rounding is 1.5e-5 here: ours may be as large.
-    limit = max(1e-5, float((expected - exact).abs().max()))
+    # The plain ModernBERT's own float32 rounding is 0.8e-5 to 1.5e-5, depending on the processor.
+    limit = max(1e-5, 2 * float((expected - exact).abs().max()))
     assert (packed - exact).abs().max() <= limit
     assert (padded - exact).abs().max() <= limit
 

@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
     return Path(save_tiny(tmp_path / "model"))
 
 
-def edit(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
+def edit(folder: Path, name: str = "config.json", **changes: object) -> None:
+    path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
@@ -51,6 +51,8 @@ def edit(folder: Path, **changes: object) -> None:
         ({"hidden_size": "wide"}, "hidden_size|could not be read"),
         ({"hidden_size": 33}, "not a multiple|could not be read"),
         ({"vocab_size": -5}, "vocab_size is -5"),
+        ({"pad_token_id": -1}, "pad_token_id is -1"),
+        ({"pad_token_id": 10**6}, "pad_token_id is 1000000|could not be read"),
         ({"num_attention_heads": 0}, "num_attention_heads|could not be read"),
         ({"intermediate_size": 31}, "could not be read|damaged"),  # the weights have another size
         ({"model_type": "unheard-of"}, "could not be read|not known"),
@@ -60,6 +62,26 @@ def test_absurd_configurations_are_refused(folder: Path, changes: dict[str, obje
     edit(folder, **changes)
     with pytest.raises(EncoderError, match=message):
         Encoder.load(folder)
+
+
+@pytest.mark.parametrize("wrong", ["x" * 3000, -1, None, True, [1], float("nan")])
+def test_an_absurd_length_of_a_tokenizer_is_refused(folder: Path, wrong: object) -> None:
+    edit(folder, "tokenizer_config.json", model_max_length=wrong)
+    if wrong is None:  # the library's own default: no limit
+        assert Encoder.load(folder).max_length > 1
+        return
+    with pytest.raises(EncoderError, match=r"model_max_length|could not be read"):
+        Encoder.load(folder)
+
+
+def test_a_token_without_an_embedding_is_named(folder: Path) -> None:
+    encoder = Encoder.load(folder)
+    encoder.tokenizer.add_tokens([f"token{number}" for number in range(encoder.model.config.vocab_size)])
+    encoder.tokenizer.save_pretrained(folder)
+    encoder = Encoder.load(folder)
+    assert encoder.tokenize(["the film"])
+    with pytest.raises(EncoderError, match="'token119' with the id"):
+        encoder.tokenize(["the film", "token119"])
 
 
 def test_damaged_weights_are_refused(folder: Path) -> None:

@@ -32,6 +32,8 @@ FORMS: list[dict[str, Any]] = [
     {"base_norm_before": True, "residual": "sum", "norms": False, "places_in_layer": "attention"},
     {"base_norm_before": True, "residual": "read", "norms": False, "norm_after": "sum"},
     {"base_norm_before": True, "residual": "read", "base_norm_after": False, "norms": False},
+    {"sum_before": True, "norms": False},
+    {"sum_before": True, "residual": "sum", "norm_after": "change"},
     {"base_norm_after": False, "norms": False, "norm_before": True, "places_in_layer": "ffn"},
     *(
         {"activation": name}
@@ -84,6 +86,9 @@ class Forms(Bert):
         elif m.base_norm_before:
             z = base_norm(h + x, trained=False)
             residual = {"output": h, "sum": h + x, "read": z}[m.residual]
+        elif m.sum_before:
+            z = h + x
+            residual = h if m.residual == "output" else z
         z = own_norm("norm_before", z) if m.norm_before else z
         z = self.own(f"{name}.down", z)
         if m.inner_norm == "layer":

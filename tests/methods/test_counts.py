@@ -50,6 +50,10 @@ def large() -> Shape:
 COUNTS: list[tuple[Method, int]] = [
     (Pfeiffer(), 894_528),
     (Pfeiffer(64, layers=(0, 1, 2)), 3 * (2 * 64 * 768 + 64 + 768)),
+    (Pfeiffer(48, layers="all-but-last"), 11 * (2 * 48 * 768 + 48 + 768)),
+    (Pfeiffer(reduction=2, invertible=True), 12 * (2 * 384 * 768 + 384 + 768) + 296_064),
+    (Bottleneck(64, norms=False, invertible=True), 2_379_264 + 296_064),
+    (Bapna(64, invertible=True), 12 * (2 * 64 * 768 + 64 + 768 + 2 * 768) + 296_064),
     (Bottleneck(64, places_in_layer="ffn", norms=False), 2_379_264 // 2),
     (Bottleneck(64, norms=False), 2_379_264),
     (Bapna(64), 12 * (2 * 64 * 768 + 64 + 768 + 2 * 768)),

@@ -47,13 +47,14 @@ class Bert:
     """BERT over one text. A method's formulas are what a subclass changes; `t` has its tensors."""
 
     heads = 4
+    first = 0  # the position of the first token
 
     def __init__(self, model: Any, t: dict[str, Tensor]) -> None:
         self.model, self.t = model, t
 
     def states(self, ids: list[int]) -> Tensor:
         e, n = self.model.embeddings, len(ids)
-        words, places = e.word_embeddings.weight[ids], e.position_embeddings.weight[:n]
+        words, places = e.word_embeddings.weight[ids], e.position_embeddings.weight[self.first : self.first + n]
         x = self.norm("-1.embedding.norm", e.LayerNorm, words + places + e.token_type_embeddings.weight[0])
         for i, layer in enumerate(self.model.encoder.layer):
             x = self.layer(i, layer, x)
@@ -167,6 +168,10 @@ class TwoMoreKeys(Bert):
         return attend(q, torch.cat([keys, k]), torch.cat([values, v]), self.heads)
 
 
+class TwoMoreKeysAndPositions(TwoMoreKeys):
+    first = 2
+
+
 class OwnBiases(Bert):
     def linear(self, name: str, module: Any, x: Tensor) -> Tensor:
         return x @ module.weight.T + self.t[f"{name}.bias"]
@@ -198,6 +203,7 @@ FORMULAS: list[tuple[Method, type[Bert]]] = [
     (DoRA(3, 6.0, ("query", "key", "value", "attention.dense", "ffn.up", "ffn.down")), OneDoRA),
     (IA3(), OneIA3),
     (Prefix(2), TwoMoreKeys),
+    (Prefix(2, offset=2), TwoMoreKeysAndPositions),
     (BitFit(), OwnBiases),
     (LayerNorms(), OwnNorms),
     (Features(mix=True), Mix),

@@ -28,7 +28,9 @@ CHANGING = {name: method for name, method in METHODS.items() if method.changes_b
 
 REFUSED = {
     ("prefix", "deberta-v2"): "relative positions",
+    ("prefix-offset", "deberta-v2"): "relative positions",
     ("pfeiffer", "modernbert"): "has its LayerNorm before it",
+    ("pfeiffer-invertible", "modernbert"): "has its LayerNorm before it",
     ("top", "albert"): "share one set of weights",
     ("bitfit", "modernbert"): "has no bias",
 }
@@ -40,8 +42,9 @@ def neutral(method: Any) -> Method:
 
 
 # Methods that compute what the plain base computes until they are trained: all but a prefix, to which attention is
-# drawn even if it is 0, and a mix of layers.
-NEUTRAL = {name: neutral(method) for name, method in ROUTED.items() if name not in ("prefix", "features-mix")}
+# drawn even if it is 0, a mix of layers, and an invertible adapter.
+ALTERING = ("prefix", "prefix-offset", "features-mix", "houlsby-invertible", "pfeiffer-invertible")
+NEUTRAL = {name: neutral(method) for name, method in ROUTED.items() if name not in ALTERING}
 UNTRAINABLE = ("key.bias", "k_lin.bias", "attn.k.bias")  # softmax does not see what all keys share: rounding at most
 
 LENGTHS = [7, 4, 9, 6, 1, 12, 5]

@@ -77,6 +77,9 @@ WRITTEN: dict[str, Method] = {
 
 OPTIONS: list[tuple[str, list[str], Method]] = [
     ("pfeiffer", ["reduction=2", "size=none", "layers=1-2"], Pfeiffer(reduction=2, layers=(1, 2))),
+    ("pfeiffer", ["reduction=2", "invertible=yes"], Pfeiffer(reduction=2, invertible=True)),
+    ("pfeiffer-48", ["layers=all-but-last"], Pfeiffer(48, layers="all-but-last")),
+    ("lora", ["layers=none"], LoRA()),
     ("pal-12", ["heads=3", "norms=no", "dropout=0"], PAL(12, 3, norms=False, dropout=0.0)),
     ("lora", ["targets=query,ffn.up", "alpha=1", "dropout=10%"], LoRA(8, 1.0, ("query", "ffn.up"), dropout=0.1)),
     ("bitfit", ["sites=query,ffn.up", "pooler=yes", "layers=0"], BitFit(("query", "ffn.up"), (0,), True)),
@@ -150,6 +153,7 @@ def test_options_are_read_as_their_types(text: str, options: list[str], method: 
         ("lora", ["targets="], "has no targets"),
         ("lora", ["layers=a"], "is not valid"),
         ("lora", ["layers=-1"], "is not valid"),
+        ("lora", ["layers=all"], "layers such as 0-3,5, or all-but-last, was expected"),
         ("lora", ["dropout=1"], "below 1"),
         ("lora", ["rank"], "is not valid"),
         ("pal", ["dropout=-0.1"], "below 1"),

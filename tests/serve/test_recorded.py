@@ -68,7 +68,7 @@ def tasks(encoder: Encoder) -> dict[str, Served]:
 
 
 def engine_of(encoder: Encoder, tasks: dict[str, Served]) -> Engine:
-    engine = Engine(encoder, lambda name, version: tasks[name])
+    engine = Engine(encoder, lambda name, *_: tasks[name])
     engine.predictor = Predictor(encoder, interpreted=not CUDA)
     return engine
 

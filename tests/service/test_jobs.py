@@ -145,13 +145,32 @@ def test_jobs_survive_the_service(board: Any, monkeypatch: pytest.MonkeyPatch) -
     second = board()
     second.begin()
     wait_until(lambda: second.job(id).info.state == "done")
+    second.close()
     third = board()
     third.begin()
     info = third.job(id).info
     assert info.state == "done" and info.version == 7 and info.options == {"seed": 1}
     assert [event["event"] for event in third.job(id).events] == ["state", "state", "progress", "done"]
-    for each in (second, third):
-        each.close()
+    third.close()
+
+
+def test_of_two_services_one_has_the_jobs_and_the_other_takes_them_over(
+    board: Any, own: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intarsia.service.jobs.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(FakeProcess, "says", [{"event": "done", "version": 1}])
+    first = board()
+    first.begin()
+    with running(own, jobs=True) as second:
+        refused = second.get("/v1/jobs")
+        assert refused.status == 403 and refused.json()["error"]["code"] == "jobs_elsewhere"
+        assert second.post("/v1/jobs", JOB).json()["error"]["code"] == "jobs_elsewhere"
+        first.check_room("new")
+        id = add(first)
+        wait_until(lambda: first.job(id).info.state == "done")
+        first.close()
+        wait_until(lambda: second.get("/v1/jobs").status == 200)
+        assert [job["id"] for job in second.get("/v1/jobs").json()["jobs"]] == [id]
 
 
 def test_a_process_that_dies_says_why(board: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +188,31 @@ def test_a_process_that_dies_says_why(board: Any, monkeypatch: pytest.MonkeyPatc
 def test_a_job_that_always_takes_the_service_down_is_given_up(board: Any) -> None:
     made = board()
     id = add(made)
-    made.job(id).attempts = ATTEMPTS
+    made.job(id).in_vain = ATTEMPTS
     made.job(id).save()
     again = board()
     again.begin()
     wait_until(lambda: again.job(id).info.state == "failed")
     assert "started 3 times" in (again.job(id).info.error or "")
     again.close()
+
+
+@pytest.mark.parametrize("steps", [(5, 9, 12, 20, 30), (5, 5, 4)])
+def test_a_start_counts_as_vain_unless_it_gets_further(board: Any, steps: tuple[int, ...]) -> None:
+    """Each step is where a start was when the service was killed; the process of the next one goes on from before."""
+    made = board()
+    id = add(made)
+    for step in steps:
+        made = board()
+        made._read()
+        job = made.job(id)
+        job.attempts, job.in_vain = job.attempts + 1, job.in_vain + 1
+        for number in (1, step):
+            with made._changed:
+                made._count_progress(job, number)
+                made._tell(job, {"event": "progress", "step": number})
+        job.save()
+    assert job.in_vain == (0 if steps[-1] == 30 else 2) and job.attempts == len(steps)
 
 
 def test_a_job_that_was_never_accepted_is_no_job(board: Any, own: Bank) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +26,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.local_socket import socket_path
 from tests.support.families import opinions
-from tests.support.service import TEXTS, Process, running, served, wait_until
+from tests.support.service import ROOT, TEXTS, Process, Running, running, served, wait_until
 
 KILLS = int(os.environ.get("INTARSIA_KILLS", "2"))
 
@@ -110,6 +114,38 @@ def test_sigterm_answers_what_was_admitted_and_jobs_go_on_later(folder: Path, en
         assert process.running.get(where).json()["state"] == "done"
         assert process.running.post("/v1/tasks/late/predict", {"inputs": TEXTS}).status == 200
         assert process.end(signal.SIGINT) == 0
+
+
+def test_every_limit_in_force_is_shown_at_the_start_and_the_log_is_json(learned: Path, base: str) -> None:
+    command = [sys.executable, "-m", "intarsia.cli", "serve", "--bank", str(learned), "--port", "0", "--no-socket",
+               "--no-jobs"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as popen:
+        assert popen.stderr is not None
+        try:
+            shown = [popen.stderr.readline() for _ in range(4)]
+            made = Running(int(shown[0].split("127.0.0.1:")[1].split()[0]))
+            limits = dict(pair.split("=") for line in shown for pair in line.split() if "=" in pair)
+            in_force = made.get("/v1/info").json()["limits"]
+            made.get("/nothing")
+        finally:
+            popen.terminate()
+        lines = [json.loads(line) for line in popen.stderr.read().splitlines()]
+    assert limits == {name: str(value) for name, value in in_force.items()} | {"log": "json"}
+    assert "Ready after" in shown[3]
+    assert [(line["event"], line["status"]) for line in lines] == [("request", 200), ("request", 404)]
+
+
+def test_errors_of_the_log_are_json_too() -> None:
+    from intarsia.service.server import JsonLines
+
+    try:
+        raise RuntimeError("broken\npart")
+    except RuntimeError:
+        record = logging.LogRecord("intarsia.error", logging.ERROR, "", 0, "request %s failed", ("7",), sys.exc_info())
+    line = JsonLines().format(record)
+    found = json.loads(line)
+    assert "\n" not in line and found["event"] == "error" and found["message"] == "request 7 failed"
+    assert "RuntimeError: broken" in found["traceback"]
 
 
 def refused(*arguments: str, **environment: str) -> str:

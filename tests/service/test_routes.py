@@ -108,6 +108,9 @@ def test_classification_as_vllm_gives_it(service: Running, bank: Bank) -> None:
     assert {row["num_classes"] for row in found["data"]} == {2} and found["object"] == "list"
     assert service.post("/classify", {"model": "rating", "input": "good"}).status == 422
     assert service.post("/classify", {"model": "nothing", "input": "good"}).status == 404
+    cut = {"model": "opinion", "input": "good", "truncate_prompt_tokens": -1}
+    assert service.post("/classify", cut).status == 200
+    assert service.post("/classify", {**cut, "truncate_prompt_tokens": 3}).status == 422  # not ignored
 
 
 def test_predictions_as_tei_gives_them(service: Running, bank: Bank) -> None:
@@ -124,6 +127,8 @@ def test_predictions_as_tei_gives_them(service: Running, bank: Bank) -> None:
     assert service.post("/predict", {"inputs": "good"}).status == 422  # several tasks: which one?
     assert service.post("/predict", {"model": "opinion", "inputs": " ".join(["good"] * 300)}).status == 422
     assert service.post("/predict", {"model": "rating", "inputs": "good"}).json()[0]["label"] == "score"
+    left = {"model": "opinion", "inputs": "good", "truncation_direction": "Left"}
+    assert service.post("/predict", left).status == 422  # not ignored
 
 
 def test_the_list_of_tasks_has_pages(service: Running) -> None:

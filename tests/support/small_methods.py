@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from intarsia.encoder.sites import LINEAR_SITES
-from intarsia.methods import PRESETS, DoRA, LoRA, Method, parse
+from intarsia.methods import PRESETS, Bottleneck, DoRA, LoRA, Method, Pfeiffer, Prefix, parse
 
 SIZES = {"pal": "8", "top": "1"}  # where neither 5 nor a share of 2 % will do
 OPTIONS = {"pal": ["heads=4"]}
@@ -22,9 +22,12 @@ def _small(name: str) -> Method:
 
 SMALL: dict[str, Method] = {name: _small(name) for name, preset in PRESETS.items() if not preset.alias}
 
-# Forms of methods that adapters of other libraries need.
+# Forms of methods that adapters of other libraries need, or that act at other sites than the plain method.
 FORMS: dict[str, Method] = {
     "lora-biases": LoRA(4, targets=("query", "ffn.up"), biases="targets"),
     "lora-all-biases": LoRA(4, layers=(0, 2), biases="all"),
+    "prefix-offset": Prefix(4, offset=4),
     "dora-all-biases": DoRA(4, targets=("key", "ffn.down"), biases="all"),
+    "houlsby-invertible": Bottleneck(5, invertible=True),
+    "pfeiffer-invertible": Pfeiffer(5, layers="all-but-last", invertible=True, invertible_reduction=3),
 }

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -189,7 +188,7 @@ class RunStore:
                 files.make_folder(folder)
             yield folders
             for folder in folders.values():
-                shutil.rmtree(folder, ignore_errors=True)
+                files.remove_folder(folder)
 
     def store_config(
         self, name: str, config: ExperimentConfig, skipped: Mapping[str, str], command: str | None

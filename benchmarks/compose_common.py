@@ -1,0 +1,102 @@
+"""What the experiments of docs/composition.md share: small parts of suites, one seed a run, results that resume.
+
+Each program keeps its bank, so a call that was stopped goes on where it was. Scores are those of the test part, in
+points; a difference below the interval of one score (about ±4 points on 500 rows) says little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import intarsia
+from intarsia import provenance
+from intarsia.bank.bank import Bank
+from intarsia.tasks.examples import TaskData
+from intarsia.tasks.suites import load
+from intarsia.tasks.suites.registry import find
+
+LENGTH = 64  # tokens of a row
+
+
+class Experiment:
+    """A bank, and a JSON file of results that is written after each of them."""
+
+    def __init__(self, what: str) -> None:
+        parser = argparse.ArgumentParser(description=what)
+        parser.add_argument("--encoder", default="minilm")
+        parser.add_argument("--bank", type=Path, required=True, help="a folder; a second call goes on in it")
+        parser.add_argument("--out", type=Path, required=True)
+        parser.add_argument("--rows", type=int, default=500, help="training rows of each task")
+        parser.add_argument("--test-rows", type=int, default=1000)
+        parser.add_argument("--seeds", type=int, default=1)
+        parser.add_argument("--device", default="cpu")
+        parser.add_argument("--minutes", type=float, default=8.0, help="stop after; call again to go on")
+        parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="options of this experiment")
+        self.options = parser.parse_args()
+        self.set = dict(pair.split("=", 1) for pair in self.options.set)
+        self.until = time.monotonic() + 60 * self.options.minutes
+        out = self.options.out
+        command = {"what": what, "command": f"python {Path(sys.argv[0]).as_posix()} {' '.join(sys.argv[1:])}"}
+        self.written: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"scores": {}}
+        self.written |= {
+            **command, "encoder": Path(self.options.encoder).name, "rows": self.options.rows,
+            "test_rows": self.options.test_rows, "seeds": self.options.seeds, "max_length": LENGTH,
+            "machine": provenance.machine(self.options.device), "versions": provenance.versions(),
+        }  # fmt: skip
+
+    def open(self, name: str = "", encoder: Any = None) -> Bank:
+        """Return the bank of this experiment, or one of several."""
+        self.options.bank.mkdir(parents=True, exist_ok=True)
+        folder = self.options.bank / (name or "bank")
+        return intarsia.open(folder, encoder or self.options.encoder, device=self.options.device)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.written["scores"]
+        return found
+
+    def score(self, key: str, make: Callable[..., float], *given: Any, **named: Any) -> float:
+        """Return a score: the stored one, else the result of `make`, in points. Stop if the time is over."""
+        if key not in self.scores:
+            if time.monotonic() > self.until:
+                print("the time is over; call again to go on", file=sys.stderr)
+                raise SystemExit(3)
+            began = time.monotonic()
+            self.scores[key] = round(100 * make(*given, **named), 2)
+            print(f"{time.monotonic() - began:5.0f} s  {key}: {self.scores[key]}", file=sys.stderr, flush=True)
+            self.write()
+        return float(self.scores[key])
+
+    def write(self, **more: Any) -> None:
+        self.written |= more
+        self.options.out.write_text(json.dumps(self.written, indent=1, ensure_ascii=False) + "\n")
+
+    def data(self, task: str, rows: int | None = None) -> TaskData:
+        """Return a task with few training rows, and at most `--test-rows` for testing."""
+        found = load(task, limit=rows or self.options.rows, partial=True)
+        return dataclasses.replace(found, dev=found.dev[:200], test=found.test[: self.options.test_rows])
+
+    def learn(self, bank: Bank, name: str, data: Any, method: Any, **settings: Any) -> float:
+        """Learn a task, unless the bank has it; return its test score."""
+        if not bank.store.has(name):
+            if isinstance(data, TaskData) and "metric" not in settings and "suite" in data.source:
+                settings["metric"] = find(data.source["suite"]).metrics[0]
+            bank.learn(name, data, method, progress=False, **{"max_length": LENGTH, **settings})
+        return test_score(bank, name)
+
+
+def test_score(bank: Bank, name: str) -> float:
+    """Return the stored test score of a task."""
+    return float(bank.show(name).header.metrics["test"]["value"])
+
+
+def evaluate(bank: Bank, name: str, data: TaskData, *, swap: Mapping[str, str] | None = None) -> float:
+    """Return a task's accuracy on the test part of other data."""
+    return float(bank.evaluate(name, data.test, metric="accuracy", swap=swap).interval.value)

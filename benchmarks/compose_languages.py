@@ -1,0 +1,90 @@
+"""Languages: a language inlay each, a topic task learned in English, its language swapped for Russian.
+
+    python benchmarks/compose_languages.py --encoder FOLDER --bank /tmp/languages \\
+        --out results/compose-languages.json --seeds 3 --set english=wiki.txt russian=russian.txt sib200=FOLDER
+
+Three forms: no language inlay; MAD-X (an adapter with an invertible adapter below the task's adapter); LT-SFT (sparse
+differences that are added).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from compose_common import Experiment, evaluate
+
+from intarsia import LotteryTicket, Pfeiffer, Stack
+from intarsia.methods import Method
+from intarsia.tasks import load_data
+
+LANGUAGES = {"english": "eng_Latn", "russian": "rus_Cyrl"}
+TASK = Pfeiffer(reduction=16)
+
+
+def main() -> None:
+    run = Experiment("zero-shot transfer of a topic task from English to Russian")
+    bank = run.open()
+    epochs, count = int(run.set.get("epochs", 3)), int(run.set.get("texts", 4000))
+    topics = {language: load_data(Path(run.set["sib200"]) / folder) for language, folder in LANGUAGES.items()}
+    forms: dict[str, Method] = {
+        "madx": Pfeiffer(reduction=2, invertible=True),
+        "plain": Pfeiffer(reduction=2),
+        "sparse": LotteryTicket(0.05),
+    }
+    for language in LANGUAGES:
+        texts = [line for line in Path(run.set[language]).read_text().splitlines() if len(line.split()) > 4]
+        texts = [texts[i * len(texts) // count] for i in range(min(count, len(texts)))]
+        rows = [{"text": text} for text in texts]
+        data = load_data({"train": rows[:-200], "dev": rows[-200:]}, kind="words")
+        for form, method in forms.items():
+            rate = 5e-5 if form == "sparse" else 5e-4
+            run.score(
+                f"likelihood of hidden words, {language}, {form}",
+                run.learn,
+                bank,
+                f"{language}-{form}",
+                data,
+                method,
+                epochs=epochs,
+                learning_rate=rate,
+            )
+    tasks: dict[str, tuple[Method, str | None]] = {
+        "no language": (TASK, None),
+        "MAD-X": (Stack("english-madx", TASK), "madx"),
+        "MAD-X, paper's residual": (Stack("english-madx", TASK, residual="paper"), "madx"),
+        "MAD-X without invertible adapters": (Stack("english-plain", TASK), "plain"),
+        "LT-SFT alone": (LotteryTicket(0.05), None),
+        "LT-SFT added": (Stack("english-sparse", LotteryTicket(0.05)), "sparse"),
+    }
+    shown: list[str] = []
+    for seed in range(run.options.seeds):
+        for title, (method, below) in tasks.items():
+            name = f"{title} {seed}".replace(" ", "-").replace(",", "").replace("'", "").lower()
+            sparse = title.startswith("LT-SFT")
+            settings = {"epochs": 10, "learning_rate": 5e-5 if sparse else 5e-4, "seed": seed}
+            run.score(f"{title}, english, {seed}", run.learn, bank, name, topics["english"], method, **settings)
+            run.score(f"{title}, russian, {seed}", evaluate, bank, name, topics["russian"])
+            keys = [f"{title}, english", f"{title}, russian"]
+            if below is not None:
+                swap = {f"english-{below}": f"russian-{below}"}
+                keys.append(f"{title}, russian with the language swapped")
+                run.score(f"{keys[-1]}, {seed}", evaluate, bank, name, topics["russian"], swap=swap)
+            shown += keys if seed == 0 else []
+        run.score(
+            f"learned in Russian, russian, {seed}",
+            run.learn,
+            bank,
+            f"russian-topics-{seed}",
+            topics["russian"],
+            TASK,
+            epochs=10,
+            seed=seed,
+        )
+    shown.append("learned in Russian, russian")
+    means = {key: round(fmean(run.scores[f"{key}, {s}"] for s in range(run.options.seeds)), 2) for key in shown}
+    run.write(means=means, texts=count, language_epochs=epochs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Moving: a task learned on one base, moved to another of the same shape, and learned anew there.
+
+    python benchmarks/compose_move.py --encoder FOLDER --bank /tmp/move --out results/compose-move.json --rows 400 \\
+        --set to=FOLDER
+    python benchmarks/compose_move.py --bank /tmp/move-domain --out results/compose-move-domain.json --set texts=6000
+
+Without `to`, the other base is a copy of the first that was trained whole on masked words of tweets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compose_common import Experiment, test_score
+
+from intarsia import Full
+from intarsia.bank.bank import Bank
+from intarsia.methods import parse
+from intarsia.tasks import load_data
+from intarsia.tasks.suites import load
+
+METHODS = ("pfeiffer-24", "houlsby-16", "lora-8", "ia3", "prefix-16", "layernorm", "bitfit", "lt-sft-0.5%", "features")
+TEXTS = ("extra/emotion", "extra/airline", "extra/global_warming")
+
+
+def adapted(run: Experiment, bank: Bank) -> Path:
+    """Return the folder of the base after masked words on tweets."""
+    folder = run.options.bank / "adapted"
+    if not folder.exists():
+        count = int(run.set.get("texts", 6000))
+        texts = [e.text for task in TEXTS for e in load(task).train[: count // len(TEXTS)]]
+        rows = [{"text": text} for text in texts]
+        data = load_data({"train": rows[:-200], "dev": rows[-200:]}, kind="words")
+        run.learn(bank, "tweets", data, Full(), epochs=1, learning_rate=5e-5)
+        bank.export("tweets", folder)
+    return folder
+
+
+def main() -> None:
+    run = Experiment("a task moved to another base of the same shape")
+    here = run.open("first")
+    there = run.open("second", run.set.get("to") or adapted(run, here))
+    tasks = run.set.get("tasks", "glue/sst2").split(",")
+    for task in tasks:
+        data = run.data(task)
+        for method in METHODS:
+            name = f"{task} {method}".replace("/", "-").replace(" ", "-").replace("%", "")
+            run.score(f"{task} {method}: learned here", run.learn, here, name, data, parse(method))
+            run.score(f"{task} {method}: moved", moved, here, there, name, data.test)
+            run.score(f"{task} {method}: learned there", run.learn, there, f"{name}-anew", data, parse(method))
+    run.write(to=Path(run.set["to"]).name if "to" in run.set else "the same base after masked words on tweets")
+
+
+def moved(here: Bank, there: Bank, name: str, rows: object) -> float:
+    if not there.store.has(name):
+        here.move(name, to=there, check=rows)
+    return test_score(there, name)
+
+
+if __name__ == "__main__":
+    main()

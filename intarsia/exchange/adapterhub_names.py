@@ -1,0 +1,114 @@
+"""The tensor names of AdapterHub's files, for the layers of the bank's base.
+
+A name is the path of a module in the task class, the kind of module, the adapter's name and the tensor:
+`bert.encoder.layer.0.output.adapters.sst.adapter_up.weight`. Files of a bare base have no class prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, layer_paths
+from intarsia.errors import ExchangeError
+from intarsia.exchange.accounting import Weights
+from intarsia.exchange.modules import Modules
+
+FAMILIES = ("albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+OLD_NAMES = {  # of adapter-transformers 1
+    "attention_text_task_adapters": "adapters",
+    "attention_text_lang_adapters": "adapters",
+    "layer_text_task_adapters": "adapters",
+    "layer_text_lang_adapters": "adapters",
+    "invertible_lang_adapters": "invertible_adapters",
+}
+_PLACES = {ATTENTION_OUTPUT: "attention.output", FFN_OUTPUT: "output"}
+_OTHER_PLACES = {
+    "distilbert": {ATTENTION_OUTPUT: "attention_adapters", FFN_OUTPUT: "output_adapters"},
+    "modernbert": {ATTENTION_OUTPUT: "attention_adapters", FFN_OUTPUT: "output_adapters"},
+    "albert": {ATTENTION_OUTPUT: "attention.attention_adapters", FFN_OUTPUT: "output_adapters"},
+}
+
+
+@dataclass(frozen=True)
+class Own:
+    """A layer module. `number` is its number in AdapterHub's configurations; `layers` are the layers that use it."""
+
+    number: int
+    path: str
+    layers: tuple[int, ...]
+
+
+def current_name(name: str) -> str:
+    """Return a tensor's name as newer files have it."""
+    return ".".join(OLD_NAMES.get(part, part) for part in name.split("."))
+
+
+def own_layers(modules: Modules) -> tuple[Own, ...]:
+    """Return the layer modules of the base. ALBERT's are used by several layers each."""
+    encoder = modules.encoder
+    return tuple(Own(i, *found) for i, found in enumerate(layer_paths(encoder.family, encoder.model)))
+
+
+def module_of(site: str, family: str) -> str:
+    """Return the path, inside a layer, of the module that holds the adapters of an output site."""
+    return _OTHER_PLACES.get(family, _PLACES)[site]
+
+
+class HubTensors:
+    """The tensors of one adapter in a file, by the places that they belong to."""
+
+    def __init__(self, weights: Weights, modules: Modules, name: str, old: bool = False) -> None:
+        """`old`: the file was written before files had a version."""
+        self.weights, self.modules, self.name, self.old = weights, modules, name, old
+        prefixed = any(key.startswith(f"{modules.prefix}.") for key in weights)
+        self.before = f"{modules.prefix}." if prefixed else ""
+        self.own = own_layers(modules)
+
+    def bottleneck(self, own: Own, site: str) -> str:
+        """Return the beginning of the names of a bottleneck adapter's tensors."""
+        inside = module_of(site, self.modules.encoder.shape.family)
+        return f"{self.before}{own.path}.{inside}.adapters.{self.name}."
+
+    def lora(self, module: str) -> str:
+        """Return the beginning of the names of the tensors of LoRA or (IA)³ on a linear layer."""
+        return f"{self.before}{module}.loras.{self.name}."
+
+    def shared(self, tensor: str) -> str:
+        return f"{self.before}shared_parameters.{self.name}.{tensor}"
+
+    def invertible(self, tensor: str) -> str:
+        return f"{self.before}invertible_adapters.{self.name}.{tensor}"
+
+    def prefix(self) -> dict[str, Tensor]:
+        """Return the tensors of a prefix. The file repeats them for each layer: all copies must be equal."""
+        marker = f".prefix_tunings.{self.name}."
+        first: dict[str, str] = {}
+        for key in self.weights:
+            rest = f".{key}".partition(marker)[2]
+            tensor = rest.partition(".")[2]  # behind the place: `self_prefix`, or `self` in DistilBERT
+            if tensor in first:
+                self.weights.copy_of(key, first[tensor])
+            elif tensor:
+                first[tensor] = key
+        return {tensor: self.weights.take(key) for tensor, key in first.items()}
+
+    def linears(self, chosen: Iterable[str]) -> Iterator[tuple[Own, str, tuple[str, ...]]]:
+        """Yield (layer module, path, sites) of each linear layer of these sites. A fused layer has several."""
+        family = self.modules.encoder.family
+        for own in self.own:
+            by_path: dict[str, list[str]] = {}
+            for site in chosen:
+                by_path.setdefault(f"{own.path}.{family.within[site]}", []).append(site)
+            for path, sites in by_path.items():
+                yield own, path, tuple(sites)
+
+
+def check_names(family: str) -> None:
+    if family not in FAMILIES:
+        raise ExchangeError(
+            f"adapters of AdapterHub can be exchanged for the families {', '.join(FAMILIES)}; this base is of the "
+            f"family {family}."
+        )

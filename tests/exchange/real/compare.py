@@ -1,0 +1,93 @@
+"""Comparing Intarsia with what another library computed: hidden states and logits of one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from intarsia.bank.importing import answers, inlay_of_adapter
+from intarsia.bank.inlay import Inlay
+from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.packed import Segment, pack
+from intarsia.errors import IntarsiaError
+from intarsia.exchange.reading import read_adapter
+from intarsia.exchange.source import Source
+from tests.exchange.real.protocol import read_case
+
+LIMIT = 2e-5
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one case: the largest difference, or why it was refused."""
+
+    library: str
+    direction: str  # "import" or "export"
+    family: str
+    method: str
+    difference: float | None = None
+    folded: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.difference is not None and not self.difference <= LIMIT
+
+
+@cache
+def encoder_of(folder: Path) -> Encoder:
+    return Encoder.load(folder)
+
+
+def import_case(library: str, format: str, folder: Path, work: Path) -> Result:
+    """Import the adapter of a case and compare its outputs with the library's."""
+    case, batch, expected = read_case(folder)
+    at = (library, "import", case["family"], case["method"])
+    encoder = encoder_of(work / f"base-{case['family']}")
+    try:
+        source = Source(folder / "adapter")
+        _, adapter = read_adapter(source, encoder, format)
+        inlay = inlay_of_adapter("case", adapter.with_labels(None), encoder, {})
+    except IntarsiaError as error:
+        return Result(*at, refused=str(error))
+    return Result(*at, difference(inlay, encoder, batch, expected), adapter.folded)
+
+
+def outputs(inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the outputs of an inlay for a padded batch, in the padded layout."""
+    mask = batch["attention_mask"].bool()
+    types = batch.get("token_type_ids", torch.zeros_like(batch["input_ids"]))
+    segments = [
+        Segment(ids[m].tolist(), kinds[m].tolist())
+        for ids, kinds, m in zip(batch["input_ids"], types, mask, strict=True)
+    ]
+    states, logits = answers(inlay, encoder, pack(segments))
+    found = {"hidden": torch.zeros(*mask.shape, states.shape[-1])}
+    found["hidden"][mask] = states
+    if inlay.kind != "none":
+        tokenwise = inlay.kind in ("tags", "span", "words")
+        found["logits"] = torch.zeros(*mask.shape, logits.shape[-1]) if tokenwise else logits
+        if tokenwise:
+            found["logits"][mask] = logits
+    return found
+
+
+def difference(inlay: Inlay, encoder: Encoder, batch: dict[str, Any], expected: dict[str, torch.Tensor]) -> float:
+    """Return the largest difference of hidden states and logits, at tokens that are not padding."""
+    return largest(outputs(inlay, encoder, batch), expected, batch)
+
+
+def largest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], batch: dict[str, Any]) -> float:
+    mask = batch["attention_mask"].bool()
+    worst = 0.0
+    for name, tensor in expected.items():
+        if name not in found:
+            raise ValueError(f"no {name}")
+        apart = (found[name] - tensor).abs()
+        apart = apart[mask] if apart.ndim == 3 else apart
+        worst = max(worst, float(apart.max()))
+    return worst
