@@ -158,7 +158,8 @@ class Bank:
         data: Any,
         method: Method | str | None = None,
         *,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
+        start_from: str | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
         sweep: bool | None = None,
         progress: bool | None = None,
@@ -175,6 +176,10 @@ class Bank:
         `learning_rate=1e-3`) and arguments of `load_data` (`text="review"`); the other settings follow the method's
         recipe. `settings` gives them as a `Settings` or a mapping instead. The setting `metric` is a name, or a
         function of the true and the predicted labels.
+
+        `start_from` is a task of the bank, or a version of it (`"topic@2"`): training continues from its tensors, with
+        its method and pooling. The head continues too if the labels are equal; else it starts new. `pooling` is
+        `"mean"` by default.
 
         The bank keeps the epoch with the best validation score, and stores its test score with an interval. If the call
         is killed, the same call resumes it; `fresh` starts again instead.
@@ -212,6 +217,13 @@ class Bank:
         task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
             given["max_length"] = self.propose_length(task).tokens
+        begun = None
+        if start_from is not None:
+            from intarsia.bank.starting import begin
+
+            begun = begin(self.store, self.encoder, start_from, task, method, pooling)
+            method = begun.method
+        pooling = pooling or (begun.pooling if begun else "mean")
         used_method = method or Bottleneck()
         used = settings if isinstance(settings, Settings) else Settings.for_task(used_method, task, **given)
         grid = tries_grid(sweep, lambda: self.encoder, task, method, settings, pooling, fresh=fresh)
@@ -227,7 +239,10 @@ class Bank:
                 return self.sweep(
                     {name: task}, pooling=pooling, callbacks=heard, progress=False, serve_anyway=serve_anyway, **given
                 )[name]
-            job = family.with_parents(self.store, Job(name, task, used_method, pooling, used), self.encoder)
+            job = Job(name, task, used_method, pooling, used)
+            if begun is not None:
+                job = dataclasses.replace(job, hidden=begun.hidden, start=begun.start)
+            job = family.with_parents(self.store, job, self.encoder)
             return learn_alone(self.store, self.encoder, job, fresh=fresh, serve_anyway=serve_anyway, watch=watcher)
 
     def sweep(
@@ -568,19 +583,27 @@ class Bank:
         sides = Side(self.store, self.encoder), Side(target.store, target.encoder)
         return move(*sides, entry, check, new_name or name, serve_anyway=serve_anyway)
 
-    def export(self, name: str, folder: str | Path, version: int | None = None, *, force: bool = False) -> Exported:
-        """Write a task as a plain `transformers` folder that gives the same predictions without Intarsia.
+    def export(
+        self,
+        name: str,
+        folder: str | Path,
+        version: int | None = None,
+        *,
+        format: str = "merged",
+        license: str | None = None,
+        force: bool = False,
+    ) -> Exported:
+        """Write a task as a folder that gives the same predictions without Intarsia.
 
-        The task's method must be mergeable into the base. `force` replaces a folder that is not empty.
+        `format` is `"merged"`, a plain `transformers` model with the task merged into its weights, or that of a library
+        of adapters: `"adapterhub"`, `"peft"`, `"sft"`. What a format cannot express is refused with the reason.
+        `license` is stated in the card of an adapter. `force` replaces a folder that is not empty.
         """
-        from intarsia.bank.export import check_folder, export, mergeable
+        from intarsia.bank.exports import export
 
-        entry = self.store.entry(name, version)
-        inlay = self.store.load(name, entry.version)
-        method, folder = mergeable(inlay), Path(folder).expanduser().resolve()
-        keep = {"the bank": self.store.folder, "the current working directory": Path.cwd()}
-        check_folder(folder, force, keep)  # fail before the slow loading of the base
-        return export(inlay, entry.version, method, self.encoder, folder, force=force, keep=keep)
+        return export(
+            self.store, lambda: self.encoder, name, folder, version, format=format, licence=license, force=force
+        )
 
     def import_(
         self,
@@ -606,16 +629,15 @@ class Bank:
         labelled data, whose score is stored.
 
         Every flag and tensor of the file must have its place, or the import fails. The first answers must be finite.
+        A whole setup of AdapterHub becomes a composition; its adapters become inlays of their own (`NAME-ADAPTER`).
         """
-        from intarsia.bank import succession
-        from intarsia.bank.importing import imported
+        from intarsia.bank.importing import add_imported
 
         self.check_learning(name)
-        inlay = imported(
-            name, source, self.encoder, format=format, labels=labels, kind=kind, headless=headless,
-            base_is_the_same=base_is_the_same, hub=hub, revision=revision, check=check,
+        return add_imported(
+            self.store, name, source, self.encoder, format=format, labels=labels, kind=kind, headless=headless,
+            base_is_the_same=base_is_the_same, hub=hub, revision=revision, check=check, serve_anyway=serve_anyway,
         )  # fmt: skip
-        return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
 
     def check_learning(self, name: str) -> None:
         """Raise if a task of this name cannot be learned into this bank. Call it before slow work, to fail early."""

@@ -9,9 +9,7 @@ its logits with the bank's.
 from __future__ import annotations
 
 import copy
-import os
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from intarsia import files
+from intarsia.bank.export_folder import explained, new_folder, size_of
 from intarsia.bank.export_readme import readme
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.activations import activate
@@ -49,11 +46,12 @@ class Exported:
     task: str
     version: int
     folder: Path
-    model: str  # class name in `transformers`
+    model: str  # class name in `transformers`; for adapters, the format
     head: str | None  # the head's own file; None if the model contains the head
     difference: float  # largest difference from the bank's logits, relative to the largest logit
     probes: int  # number of compared texts
     bytes: int
+    format: str = "merged"
 
 
 def mergeable(inlay: Inlay) -> Method:
@@ -73,32 +71,15 @@ def mergeable(inlay: Inlay) -> Method:
     return method
 
 
-def check_folder(folder: Path, force: bool, keep: Mapping[str, Path]) -> None:
-    """Raise if `folder` is not empty, unless `force` is set and the folder contains none of the paths to `keep`."""
-    if folder.exists() and not folder.is_dir():
-        raise IntarsiaError(f"{folder} is a file; expected a folder or the name of a new folder.")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not force:
-        raise IntarsiaError(f"{folder} is not empty. Choose another folder, or replace this one with --force.")
-    for description, path in keep.items():
-        if path.resolve().is_relative_to(folder):
-            raise IntarsiaError(f"{folder} holds {description}: --force does not replace it. Choose another folder.")
-
-
 def export(
     inlay: Inlay, version: int, method: Method, encoder: Encoder, folder: Path, *, force: bool, keep: dict[str, Path]
 ) -> Exported:
     """Export the task to `folder` atomically, after checking the exported model's logits."""
     base = Path(encoder.name)
     keep = {**keep, "the bank's base": base} if base.is_dir() else keep
-    check_folder(folder, force, keep)
     made = _Model(inlay, method, encoder)
-    temporary = folder.parent / f".{uuid.uuid4().hex}.tmp"
-    try:
-        with _explained(folder):
-            files.make_folder(folder.parent)
-            temporary.mkdir()
+    with new_folder(folder, force, keep) as temporary:
+        with explained(folder):
             made.write(temporary)
             text = readme(inlay, version, made.name, made.limit, made.options, norm_eps(encoder))
             (temporary / "README.md").write_text(text, encoding="utf-8")
@@ -108,14 +89,8 @@ def export(
                 f"The task {inlay.name!r} was not exported: the exported model's logits differ from the bank's by "
                 f"{difference:.1e} of the largest logit (limit: {TOLERANCE:.0e}). No files were left behind."
             )
-        with _explained(folder):
-            size = _synced(temporary)
-            check_folder(folder, force, keep)
-            _place(temporary, folder)
-    finally:
-        files.remove_folder(temporary)
     head = None if made.classifier else "head.safetensors"
-    return Exported(inlay.name, version, folder, made.name, head, difference, probes, size)
+    return Exported(inlay.name, version, folder, made.name, head, difference, probes, size_of(folder))
 
 
 class _Model:
@@ -262,47 +237,6 @@ def merged(inlay: Inlay, method: Method, encoder: Encoder) -> dict[str, Tensor]:
     method.check(encoder.shape)
     method.merge(encoder.shape, inlay.learned_on(encoder).method_tensors, plain)
     return {**plain.base, **plain.changed}
-
-
-def _synced(folder: Path) -> int:
-    """Sync a folder's files to disk with the permissions of the user's umask; return their total bytes."""
-    mode = (folder / "README.md").stat().st_mode  # follows the umask; safetensors makes its files private to the user
-    for path in folder.iterdir():
-        path.chmod(mode)
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    files.sync_folder(folder)
-    return sum(path.stat().st_size for path in folder.iterdir())
-
-
-def _place(temporary: Path, folder: Path) -> None:
-    """Rename `temporary` to `folder`. A folder of that name is deleted only after the rename has succeeded."""
-    old = folder.parent / f".{uuid.uuid4().hex}.tmp" if folder.exists() else None
-    if old:
-        folder.rename(old)
-    try:
-        temporary.rename(folder)
-    except OSError as error:
-        if old:
-            try:
-                old.rename(folder)
-            except OSError:
-                raise files.storage_error(error, folder, outcome=f"Its old content is now in {old}.") from error
-        raise
-    if old:
-        files.remove_folder(old)
-    with files.explained(folder, outcome="It is complete, but a power failure may remove it."):
-        files.sync_folder(folder.parent)
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turn a failed write into a message for the user."""
-    with files.explained(folder, outcome="Nothing was exported, and no files were left behind."):
-        try:
-            yield
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
 
 
 @contextmanager

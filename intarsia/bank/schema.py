@@ -97,7 +97,33 @@ class _Epoch(Struct):
     always: str | None = None
 
 
+class _Part(Struct):
+    name: Text
+    version: Size
+    digest: Digest
+    weight: float
+
+
+class _Merged(Struct):
+    how: Text
+    parts: list[_Part] = msgspec.field(name="from")
+    head: Text
+    relative_error: float | None = None
+
+
+class _Moved(Struct):
+    name: Text
+    version: Size
+    digest: Digest
+    base: _Base = msgspec.field(name="from")
+    metric: Text | None = None
+    old_score: float | None = None
+    new_score: float | None = None
+
+
 class _Training(Struct):
+    merged: _Merged | None = None
+    moved: _Moved | None = None
     max_length: Length | None = None
     steps: Size | None = None
     seconds: Annotated[float, Meta(ge=0, le=1e12)] | None = None

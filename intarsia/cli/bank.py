@@ -137,38 +137,6 @@ def copy(
 
 
 @app.command(rich_help_panel="The bank")
-def export(
-    name: TaskArgument,
-    merged: Annotated[Path, typer.Option("--merged", metavar="DIR", help="The folder to create.", show_default=False)],
-    version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is not empty.")] = False,
-    bank: BankOption = Path("bank"),
-    encoder: EncoderOption = None,
-) -> None:
-    """Export a task as a plain transformers folder.
-
-    The folder works without Intarsia. The task's method must be mergeable into
-    the base's weights; `intarsia methods` lists these methods. The command
-    loads the folder with transformers alone, and keeps it only if its logits
-    match the bank's.
-    """
-    from intarsia.cli import console
-
-    done = existing_bank(bank, encoder).export(name, merged, version, force=force)
-    head = f", head in {done.head} (see README.md)" if done.head else ""
-    console.say(
-        f"Wrote {name} version {done.version} to {merged}: {done.model}{head}, {formatting.size(done.bytes)}. "
-        f"Check without Intarsia: the logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
-        "largest logit."
-    )
-    if done.head:
-        console.note(
-            'No class of transformers computes this task\'s head, so pipeline("text-classification") cannot open the '
-            "folder; README.md shows how to use it. For a folder that it opens, learn with --pooling trained-pooler."
-        )
-
-
-@app.command(rich_help_panel="The bank")
 def verify(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Also rebuild the index from the files.")] = False,
     bank: BankOption = Path("bank"),

@@ -9,8 +9,18 @@ import typer
 
 from intarsia import formatting
 from intarsia.cli import checks
-from intarsia.cli.shared import BankOption, EncoderOption, JsonOption, app, open_bank, resumable
-from intarsia.exchange import FORMATS
+from intarsia.cli.shared import (
+    BankOption,
+    EncoderOption,
+    JsonOption,
+    TaskArgument,
+    app,
+    existing_bank,
+    open_bank,
+    resumable,
+)
+from intarsia.errors import IntarsiaError
+from intarsia.exchange import EXPORTS, FORMATS
 from intarsia.tasks.examples import KINDS
 
 PANEL = "Exchange"
@@ -92,3 +102,64 @@ def import_(
     test = header.metrics.get("test")
     if test:
         console.say(f"{header.metrics['metric']} on {test['examples']} rows: {formatting.score(test['value'])}")
+
+
+LicenseOption = Annotated[
+    str | None, typer.Option("--license", help="The licence that the card states.", show_default="none stated")
+]
+
+
+@app.command(rich_help_panel=PANEL)
+def export(
+    name: TaskArgument,
+    format: Annotated[
+        str,
+        typer.Option("--format", help=f"{', '.join(EXPORTS)}.", callback=checks.one_of("--format", EXPORTS)),
+    ] = "merged",
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="The folder to create.", show_default=False)
+    ] = None,
+    merged: Annotated[
+        Path | None,
+        typer.Option(
+            "--merged", metavar="DIR", help="The same as --format merged --output DIR.", show_default=False
+        ),
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="An older version.", show_default="the newest")] = None,
+    license: LicenseOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is not empty.")] = False,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+) -> None:  # fmt: skip
+    """Export a task as a folder that works without Intarsia.
+
+    merged: a plain transformers model with the task in its weights; `intarsia
+    methods` lists the methods that can be merged. adapterhub, peft, sft: an
+    adapter of that library. What a format cannot express is refused with the
+    reason. The folder is read back, and kept only if its answers are the bank's.
+    """
+    from intarsia.cli import console
+
+    if (output is None) == (merged is None) or (merged is not None and format != "merged"):
+        raise IntarsiaError("export needs a folder: --merged DIR, or --output DIR with --format peft or another.")
+    folder = output or merged
+    assert folder is not None
+    done = existing_bank(bank, encoder).export(name, folder, version, format=format, license=license, force=force)
+    if done.format != "merged":
+        console.say(
+            f"Wrote {name} version {done.version} to {folder}: {done.format}, {formatting.size(done.bytes)}. Read "
+            f"back, the answers to {done.probes} texts differ by at most {done.difference:.1e} of the largest value. "
+            "README.md shows how to load it."
+        )
+        return
+    head = f", head in {done.head} (see README.md)" if done.head else ""
+    console.say(
+        f"Wrote {name} version {done.version} to {folder}: {done.model}{head}, {formatting.size(done.bytes)}. "
+        f"Check without Intarsia: the logits of {done.probes} texts differ by at most {done.difference:.1e} of the "
+        "largest logit."
+    )
+    if done.head:
+        console.note(
+            'No class of transformers computes this task\'s head, so pipeline("text-classification") cannot open the '
+            "folder; README.md shows how to use it. For a folder that it opens, learn with --pooling trained-pooler."
+        )

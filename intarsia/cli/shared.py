@@ -111,6 +111,20 @@ PoolingOption = Annotated[
         callback=checks.one_of("--pooling", checks.POOLINGS), autocompletion=lambda: list(checks.POOLINGS),
     ),
 ]  # fmt: skip
+LearnPoolingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling", help="Input of the head: mean, cls, pooler or trained-pooler.", show_default="mean",
+        callback=checks.one_of("--pooling", checks.POOLINGS), autocompletion=lambda: list(checks.POOLINGS),
+    ),
+]  # fmt: skip
+StartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TASK", help="Continue from the weights of this task, or of TASK@VERSION.",
+        show_default="start new", rich_help_panel=ADVANCED, autocompletion=completion.tasks,
+    ),
+]  # fmt: skip
 MaxLengthOption = Annotated[
     int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
 ]

@@ -135,6 +135,7 @@ def show_table(entry: Entry, versions: Sequence[Entry], relatives: Relatives | N
         *_calibration(metrics),
         ["method", f"{short_name(header.method)}: {_options(header.method)}"],
         *_relatives(relatives),
+        *_origin(training),
         ["head", _options(header.head)],
         ["trained", _parameters(header.parameters)],
         ["training", f"{_options(recipe)}; {training.get('steps') or 0:,} steps, {duration}"],
@@ -163,6 +164,27 @@ def _relatives(found: Relatives | None) -> list[list[str]]:
     more = f" … ({len(found.children)})" if len(found.children) > 12 else ""
     rows = [["built on", ", ".join(parents)]] if parents else []
     return [*rows, ["parent of", ", ".join(children) + more]] if children else rows
+
+
+def _origin(training: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of `intarsia show` about an inlay that was merged, or moved from another base."""
+    rows = []
+    if (merged := training.get("merged")) is not None:
+        rows.append(["merged", merged_from(merged)])
+    if (moved := training.get("moved")) is not None:
+        scores = [_score(moved.get(key)) for key in ("old_score", "new_score")]
+        scored = f"; {moved['metric']} {scores[0]} there, {scores[1]} here" if "metric" in moved else ""
+        base = moved["from"]
+        shown = f"{moved['name']}@{moved['version']} on {base['name']} ({base['fingerprint'][:12]}…)"
+        rows.append(["moved from", f"{shown}{scored}"])
+    return rows
+
+
+def merged_from(merged: dict[str, Any]) -> str:
+    """Return how an inlay was merged, and from what."""
+    parts = ", ".join(f"{part['name']}@{part['version']} {part['weight']:g}" for part in merged["from"])
+    lost = merged.get("relative_error")
+    return f"{merged['how']} of {parts}; head: {merged['head']}" + (f"; relative error {lost:.1%}" if lost else "")
 
 
 def learned(entry: Entry) -> Text:

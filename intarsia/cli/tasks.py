@@ -22,6 +22,7 @@ from intarsia.cli.shared import (
     KindOption,
     LabelColumn,
     LearnLengthOption,
+    LearnPoolingOption,
     LimitOption,
     LogOption,
     MaxBytesOption,
@@ -31,6 +32,7 @@ from intarsia.cli.shared import (
     PrecisionOption,
     QuietOption,
     SepOption,
+    StartOption,
     SwapOption,
     TextColumn,
     ThresholdOption,
@@ -118,7 +120,8 @@ def learn(
     limit: LimitOption = None,
     method: MethodOption = None,
     option: SetOption = None,
-    pooling: PoolingOption = "mean",
+    pooling: LearnPoolingOption = None,
+    start_from: StartOption = None,
     learning_rate: RateOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
@@ -146,7 +149,7 @@ def learn(
 
     The bank keeps the epoch with the best validation score. The command prints its test score with a 95 % interval.
     Data without parts is split 80/10/10: stratified, and equal texts go to the same part.
-    The same command resumes an interrupted or killed run.
+    The same command resumes an interrupted or killed run. [cyan]--from[/] continues from the weights of a task.
     """  # fmt: skip
     opened = open_bank(bank, encoder, device, precision)
     opened.store.check_name(name)
@@ -186,7 +189,7 @@ def learn(
     explain = "--no-sweep" if sweep is None else None
     with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
-            name, task, chosen, pooling=pooling, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
+            name, task, chosen, pooling=pooling, start_from=start_from, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
             progress=False, callbacks=[*(log or ()), *([events] if events else ())], serve_anyway=serve_anyway,
         )  # fmt: skip
     from intarsia.cli.tables import learned

@@ -57,7 +57,7 @@ def merge(
     exact sum) and svd (the sum, reduced to a rank).
     """
     from intarsia.cli import console
-    from intarsia.cli.tables import test_score
+    from intarsia.cli.tables import merged_from, test_score
     from intarsia.methods import short_name
 
     entry = existing_bank(bank, encoder).merge(
@@ -68,14 +68,10 @@ def merge(
         console.print_json(entry.to_dict())
         return
     header = entry.header
-    origin = header.training["merged"]
-    parts = ", ".join(f"{part['name']}@{part['version']} {part['weight']:g}" for part in origin["from"])
     console.say(
-        f"Merged {name} version {entry.version}: {how} of {parts}; {short_name(header.method)}, "
-        f"{formatting.number(header.parameters['total'])} parameters; head: {origin['head']}."
+        f"{name} version {entry.version}: {merged_from(header.training['merged'])}. {short_name(header.method)}, "
+        f"{formatting.number(header.parameters['total'])} parameters."
     )
-    if origin.get("relative_error"):
-        console.say(f"The reduction to the rank left out {origin['relative_error']:.1%} of the sum (Frobenius norm).")
     if check is not None:
         console.say(f"{header.metrics['metric']} {test_score(header.metrics)}")
 

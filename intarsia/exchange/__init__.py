@@ -9,4 +9,5 @@ Each format is one module with three functions:
 `reading.read_adapter` finds the format, reads, and checks that nothing is left over and that the adapter fits the base.
 """
 
-FORMATS = ("peft", "adapterhub")  # each the name of a module here
+FORMATS = ("peft", "adapterhub", "sft")  # each the name of a module here
+EXPORTS = ("merged", "adapterhub", "peft", "sft")  # the formats in which a task can leave its bank

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from intarsia.errors import ExchangeError
-from intarsia.methods import Method
+from intarsia.methods import Method, Parent, resolve
 from intarsia.tasks.heads import Head, Pooling
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Adapter:
     head_tensors: Mapping[str, Tensor] = field(default_factory=dict)
     stored_head: Mapping[str, Any] = field(default_factory=dict)  # further fields of the head: temperature, mean …
     pooling: Pooling = "mean"  # of the vectors of an adapter without a head
+    # The adapters that its method, a composition, names as its parts; each becomes an inlay of its own.
+    parents: Mapping[str, Adapter] = field(default_factory=dict)
     pairs: bool = False
     max_length: int | None = None
     base: str = ""  # the name that the file gives to its base
@@ -47,6 +49,10 @@ class Adapter:
             if labels or kind not in (None, HEADLESS):
                 raise ExchangeError("the adapter has no head, so --labels and --kind do not apply to it.")
             return self
+        if kind == "tags" and self.kind == "label" and self.head.pooling != "none":
+            # some classes for tags and for texts have heads of the same names
+            tokenwise = replace(self.head, pooling="none")
+            return replace(self, kind="tags", head=tokenwise).with_labels(labels, kind)
         kind = kind or self.kind
         outputs = self.head.outputs
         if kind in ("score", "span"):
@@ -71,11 +77,14 @@ class Adapter:
 
     def check(self, shape: Shape) -> None:
         """Raise unless the tensors are exactly those of the method and the head on a base of this shape."""
-        self.method.check(shape)
-        specs = dict(self.method.stored(shape))
+        for parent in self.parents.values():
+            parent.check(shape)
+        method = self.method_on({})
+        method.check(shape)
+        specs = dict(method.stored(shape))
         found = dict(self.tensors)
         if self.head is not None:
-            specs |= {f"head.{n}": s for n, s in self.head.tensors(shape, self.method.row_width(shape)).items()}
+            specs |= {f"head.{n}": s for n, s in self.head.tensors(shape, method.row_width(shape)).items()}
             found |= {f"head.{n}": t for n, t in self.head_tensors.items()}
         for name in (*specs, *found):
             have = tuple(found[name].shape) if name in found else None
@@ -85,4 +94,13 @@ class Adapter:
                     f"the tensor {name!r} of the method {self.method.name} is {have or 'missing'}; this base needs "
                     f"{want or 'no such tensor'}."
                 )
-        self.method.check_values(shape, self.tensors)
+        method.check_values(shape, self.tensors)
+
+    def method_on(self, stored: Mapping[str, Parent]) -> Method:
+        """Return the method with the stored inlays in the place of the adapters that it names. Those that are not
+        stored yet have their names as digests."""
+
+        def parent(name: str) -> Parent:
+            return stored.get(name) or Parent(name, name, 1, self.parents[name].method)
+
+        return resolve(self.method, parent)

@@ -3,26 +3,39 @@ versions of adapter-transformers on."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags
 from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.adapterhub_bottleneck import read_bottleneck
-from intarsia.exchange.adapterhub_heads import read_hub_head
+from intarsia.exchange.adapterhub_heads import CONFIG as HEAD_CONFIG
+from intarsia.exchange.adapterhub_heads import WEIGHTS as HEAD_WEIGHTS
+from intarsia.exchange.adapterhub_heads import HubHead, read_hub_head
+from intarsia.exchange.adapterhub_heads_written import MODELS, written_head
 from intarsia.exchange.adapterhub_lora import read_lora
-from intarsia.exchange.adapterhub_names import HubTensors, check_names, current_name
+from intarsia.exchange.adapterhub_names import HubNames, HubTensors, check_names, current_name
 from intarsia.exchange.adapterhub_parts import HubPart, joined
 from intarsia.exchange.adapterhub_prefix import read_prefix
+from intarsia.exchange.adapterhub_setup import SETUP, Setup, check_parents
 from intarsia.exchange.adapterhub_versions import current_config, version_of
+from intarsia.exchange.adapterhub_written import written
 from intarsia.exchange.binding import check_family
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.source import Source
 from intarsia.methods import Method
 
 CONFIG = "adapter_config.json"
+FORMAT = "adapters.1.3.0"  # the version whose format is written
 WEIGHTS = ("adapter.safetensors", "pytorch_adapter.bin")
 READERS: dict[str | None, Callable[[Flags, HubTensors], HubPart]] = {
     None: read_bottleneck,
@@ -38,6 +51,8 @@ REFUSED = {
 
 
 def recognises(source: Source) -> bool:
+    if SETUP in source.files:
+        return True
     if CONFIG not in source.files:
         return False
     found = source.json(CONFIG)
@@ -45,8 +60,10 @@ def recognises(source: Source) -> bool:
 
 
 def read(source: Source, modules: Modules) -> Adapter:
-    """Return the adapter of a folder, with its head if it has one."""
+    """Return the adapter of a folder, or the composition of a setup, with its head if it has one."""
     check_names(modules.encoder.shape.family)
+    if SETUP in source.files:
+        return _read_setup(source, modules)
     flags = source.config(CONFIG)
     flags.no_effect("config_id", "type", "task_name")
     check_family(flags.take("model_type", None), modules.encoder, CONFIG)
@@ -68,14 +85,48 @@ def read(source: Source, modules: Modules) -> Adapter:
     return Adapter(
         method=found.method,
         tensors=found.tensors,
-        kind=head.kind if head else "none",
-        labels=head.labels if head else (),
-        head=head.head if head else None,
-        head_tensors=head.tensors if head else {},
+        **_fields(head),
         base=str(base),
         library=version.text,
         folded=found.folded,
         notes=_faults(found.method, modules),
+    )
+
+
+def _fields(head: HubHead | None) -> dict[str, Any]:
+    """Return the head as fields of an adapter."""
+    if head is None:
+        return {}
+    return {"kind": head.kind, "labels": head.labels, "head": head.head, "head_tensors": head.tensors}
+
+
+def _read_setup(source: Source, modules: Modules) -> Adapter:
+    flags = source.config(SETUP)
+    flags.no_effect("version")
+    setup = Setup(source, modules)
+    method, chosen = setup.method(flags.take("adapter_setup")), flags.take("head_setup", None)
+    parts = {name: read(source.below(name), modules) for name in dict.fromkeys(setup.names)}
+    check_parents(setup, parts)
+    if chosen is not None and not isinstance(chosen, bool | str):
+        raise ExchangeError(f"{SETUP}: head_setup is {chosen!r:.80}; expected the name of one head.")
+    first = parts[setup.names[0]]
+    head: HubHead | None = None
+    if chosen in parts and parts[str(chosen)].head is not None:
+        own = parts[str(chosen)]
+        assert own.head is not None
+        head = HubHead(own.kind, own.head, own.head_tensors, own.labels)
+    elif chosen:
+        head = read_hub_head(source if chosen is True else source.below(str(chosen)), modules)
+    if isinstance(method, str):
+        return replace(first, **_fields(head)) if head else first
+    return Adapter(
+        method=method,
+        tensors=setup.tensors,
+        **_fields(head),
+        parents={name: part.without_head() for name, part in parts.items()},
+        base=first.base,
+        library=first.library,
+        notes=first.notes,
     )
 
 
@@ -127,3 +178,23 @@ def _check_disjoint(parts: list[HubPart], tensors: HubTensors, where: str) -> No
             site, layer = min(seen & places)
             raise ExchangeError(f"{where}: two configurations of the union act at {site} of layer {layer}.")
         seen |= places
+
+
+def write(adapter: Adapter, modules: Modules, folder: Path) -> None:
+    """Write a folder that adapters loads. Its loaders read `.bin` files unless they are told otherwise."""
+    shape, name = modules.encoder.shape, re.sub(r"[^A-Za-z0-9_-]", "_", adapter.name) or "adapter"
+    check_names(shape.family)
+    found = written(adapter.method, adapter.tensors, HubNames(modules, name))
+    head = written_head(adapter, modules, name) if adapter.head else None
+    common = {"hidden_size": shape.width, "model_name": adapter.base, "model_type": shape.family, "version": FORMAT}
+    model = MODELS.get(shape.family, "ModernBertModel")
+    config = {"config": found.config, "model_class": head.config["model_class"] if head else model, "name": name}
+    _write_part(folder, CONFIG, WEIGHTS[1], {**common, **config}, found.tensors)
+    if head:
+        named = None if shape.family not in MODELS else name
+        _write_part(folder, HEAD_CONFIG, HEAD_WEIGHTS[1], {**common, **head.config, "name": named}, head.tensors)
+
+
+def _write_part(folder: Path, config: str, weights: str, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    (folder / config).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    torch.save({name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}, folder / weights)

@@ -91,10 +91,13 @@ def _differences(
             first += rows
     folded: tuple[str, ...] = ("the matrices of VeRA multiplied into A and B",) if vera else ()
     shape = tensors.modules.encoder.shape
-    method, lowrank, notes = as_lora(found, shape, DoRA if dora else LoRA, **({"biases": "targets"} if dora else {}))
+    with_bias = dora and any(shape.linear(*key).bias for key in found)
+    method, lowrank, notes = as_lora(
+        found, shape, DoRA if dora else LoRA, **({"biases": "targets"} if with_bias else {})
+    )
     if dora:
         lowrank |= _dora(tensors, found, magnitudes)
-        folded += ("the factor of DoRA's rows multiplied into the biases too",)
+        folded += ("the factor of DoRA's rows multiplied into the biases too",) if with_bias else ()
     return HubPart(method, lowrank, (*folded, *notes, *repeated(own)))
 
 
@@ -125,8 +128,9 @@ def _dora(tensors: HubTensors, found: dict[Key, LowRank], magnitudes: dict[Key, 
         factor = magnitudes[site, layer]
         scaled = (base + difference.scale * (difference.b @ difference.a)).norm(dim=1)
         stored[f"{layer}.{site}.magnitude"] = factor * scaled - base.norm(dim=1)
-        bias = tensors.modules.encoder.at_site(site, layer, "bias").tensor.detach().float().cpu()
-        stored[f"{layer}.{site}.bias"] = factor * bias
+        if tensors.modules.encoder.shape.linear(site, layer).bias:
+            bias = tensors.modules.encoder.at_site(site, layer, "bias").tensor.detach().float().cpu()
+            stored[f"{layer}.{site}.bias"] = factor * bias
     return stored
 
 

@@ -57,14 +57,12 @@ def module_of(site: str, family: str) -> str:
     return _OTHER_PLACES.get(family, _PLACES)[site]
 
 
-class HubTensors:
-    """The tensors of one adapter in a file, by the places that they belong to."""
+class HubNames:
+    """The tensor names of one adapter, by the places that the tensors belong to."""
 
-    def __init__(self, weights: Weights, modules: Modules, name: str, old: bool = False) -> None:
-        """`old`: the file was written before files had a version."""
-        self.weights, self.modules, self.name, self.old = weights, modules, name, old
-        prefixed = any(key.startswith(f"{modules.prefix}.") for key in weights)
-        self.before = f"{modules.prefix}." if prefixed else ""
+    def __init__(self, modules: Modules, name: str, *, prefixed: bool = True) -> None:
+        """`prefixed`: with the prefix of the task class."""
+        self.modules, self.name, self.before = modules, name, f"{modules.prefix}." * prefixed
         self.own = own_layers(modules)
 
     def bottleneck(self, own: Own, site: str) -> str:
@@ -76,11 +74,37 @@ class HubTensors:
         """Return the beginning of the names of the tensors of LoRA or (IA)³ on a linear layer."""
         return f"{self.before}{module}.loras.{self.name}."
 
+    def prefixes(self) -> Iterator[str]:
+        """Yield the beginnings of the names of a prefix's tensors: they are repeated for each layer."""
+        place = "self" if self.modules.encoder.shape.family == "distilbert" else "self_prefix"
+        attention = self.modules.encoder.family.attention
+        for path in ("prefix_tuning", *(f"{own.path}.{attention}.prefix_tuning.pool" for own in self.own)):
+            yield f"{self.before}{path}.prefix_tunings.{self.name}.{place}."
+
     def shared(self, tensor: str) -> str:
         return f"{self.before}shared_parameters.{self.name}.{tensor}"
 
     def invertible(self, tensor: str) -> str:
         return f"{self.before}invertible_adapters.{self.name}.{tensor}"
+
+    def linears(self, chosen: Iterable[str]) -> Iterator[tuple[Own, str, tuple[str, ...]]]:
+        """Yield (layer module, path, sites) of each linear layer of these sites. A fused layer has several."""
+        family = self.modules.encoder.family
+        for own in self.own:
+            by_path: dict[str, list[str]] = {}
+            for site in chosen:
+                by_path.setdefault(f"{own.path}.{family.within[site]}", []).append(site)
+            for path, sites in by_path.items():
+                yield own, path, tuple(sites)
+
+
+class HubTensors(HubNames):
+    """The tensors of one adapter in a file."""
+
+    def __init__(self, weights: Weights, modules: Modules, name: str, old: bool = False) -> None:
+        """`old`: the file was written before files had a version."""
+        super().__init__(modules, name, prefixed=any(key.startswith(f"{modules.prefix}.") for key in weights))
+        self.weights, self.old = weights, old
 
     def prefix(self) -> dict[str, Tensor]:
         """Return the tensors of a prefix. The file repeats them for each layer: all copies must be equal."""
@@ -94,16 +118,6 @@ class HubTensors:
             elif tensor:
                 first[tensor] = key
         return {tensor: self.weights.take(key) for tensor, key in first.items()}
-
-    def linears(self, chosen: Iterable[str]) -> Iterator[tuple[Own, str, tuple[str, ...]]]:
-        """Yield (layer module, path, sites) of each linear layer of these sites. A fused layer has several."""
-        family = self.modules.encoder.family
-        for own in self.own:
-            by_path: dict[str, list[str]] = {}
-            for site in chosen:
-                by_path.setdefault(f"{own.path}.{family.within[site]}", []).append(site)
-            for path, sites in by_path.items():
-                yield own, path, tuple(sites)
 
 
 def check_names(family: str) -> None:

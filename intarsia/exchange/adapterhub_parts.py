@@ -31,8 +31,6 @@ def joined(parts: Sequence[HubPart]) -> HubPart:
     """Return parts that act at different places as one: a stack."""
     if len(parts) == 1:
         return parts[0]
-    if Stack.output is Method.output:
-        raise ExchangeError("the adapter has several methods; compositions do not run in this version.")
     named = {f"{i}.{name}": tensor for i, part in enumerate(parts) for name, tensor in part.tensors.items()}
     folded = tuple(dict.fromkeys(note for part in parts for note in part.folded))
     return HubPart(Stack(*(part.method for part in parts)), named, folded)

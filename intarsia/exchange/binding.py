@@ -6,6 +6,7 @@ is compared here; where names differ, only the user can know whether the weights
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intarsia.errors import ExchangeError
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
 
 ALIASES = {"minilm": "all-minilm-l6-v2"}  # the embedded base, and its name on the hub
+EMBEDDED_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def public_name(encoder: Encoder) -> str:
+    """Return the base's name for a file that leaves this machine: a folder's own name in place of its path."""
+    if encoder.name == "minilm":
+        return EMBEDDED_ON_HUB
+    return Path(encoder.name).name if Path(encoder.name).is_absolute() else encoder.name
 
 
 def check_base(stated: str, encoder: Encoder, same: bool) -> None:

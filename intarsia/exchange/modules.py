@@ -58,6 +58,13 @@ class Modules:
         """All modules of the base that have a weight: linear layers, norms, embeddings, the pooler."""
         return tuple(name.removesuffix(".weight") for name in self.encoder.weights if name.endswith(".weight"))
 
+    @cached_property
+    def named(self) -> tuple[str, ...]:
+        """All modules that another library could find by the end of their name: those with weights, and those at
+        sites, which may have none (ModernBERT's first norm)."""
+        at_sites = (place.path for place in places(self.encoder.family, self.encoder.model))
+        return tuple(dict.fromkeys((*self.with_weights, *at_sites)))
+
     def weight(self, path: str) -> Tensor:
         return self.encoder.weights[f"{path}.weight"]
 

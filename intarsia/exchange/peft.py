@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
 
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Flags, Weights
 from intarsia.exchange.adapter import Adapter
+from intarsia.exchange.class_heads import class_head
 from intarsia.exchange.heads import read_head, task_of
 from intarsia.exchange.modules import Modules
 from intarsia.exchange.peft_folded import read_adalora, read_vera
@@ -15,6 +21,7 @@ from intarsia.exchange.peft_lora import read_lora
 from intarsia.exchange.peft_parts import ROOT, PeftTensors, Read
 from intarsia.exchange.peft_prefix import read_prefix
 from intarsia.exchange.peft_vectors import read_ia3, read_norms
+from intarsia.exchange.peft_written import written
 from intarsia.exchange.source import Source
 
 CONFIG = "adapter_config.json"
@@ -77,6 +84,53 @@ def read(source: Source, modules: Modules) -> Adapter:
         folded=found.folded,
         max_length=found.longest,
     )
+
+
+def write(adapter: Adapter, modules: Modules, folder: Path) -> None:
+    """Write a folder that peft loads over the class of `transformers` for the head, or over the base without a head."""
+    found = written(adapter, modules)
+    head = class_head(adapter, modules) if adapter.head else None
+    prompt = not found.modules
+    root = HEAD_OF_PROMPTS if prompt else ROOT
+    prefix = f"{modules.prefix}." if head else ""
+    config: dict[str, Any] = {
+        "task_type": head.task if head else "FEATURE_EXTRACTION",
+        "base_model_name_or_path": adapter.base,
+        "inference_mode": True,
+        **found.config,
+    }
+    tensors = dict(found.others)
+    if not prompt:
+        others = [*modules.named, *(head.modules if head else ())]
+        targets = [path for path, own in found.modules.items() if set(own) - {"bias", "base_layer.bias"}]
+        on_inputs = config.get("feedforward_modules", [])
+        if on_inputs:  # peft finds these by the ends of their names, and expects them among the targets
+            config["feedforward_modules"] = on_inputs = shortest(on_inputs, others, "")
+        rest = [path for path in targets if not any(path.endswith(end) for end in on_inputs)]
+        config["target_modules"] = [*on_inputs, *shortest(rest, others)]
+        for path, own in found.modules.items():
+            tensors |= {f"{ROOT}{prefix}{path}.{name}": tensor for name, tensor in own.items()}
+    if head:
+        own_prefix = f"{modules.prefix}."
+        config["modules_to_save"] = list(
+            dict.fromkeys(m if m.startswith(own_prefix) else m.partition(".")[0] for m in head.modules)
+        )
+        tensors |= {f"{root}{name}": tensor for name, tensor in head.tensors.items()}
+    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / WEIGHTS[0])
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def shortest(paths: Sequence[str], others: Sequence[str], dot: str = ".") -> list[str]:
+    """Return the shortest ends of module names that name these modules and no others."""
+    wanted, found = set(paths), []
+    for path in paths:
+        words = path.split(".")
+        for count in range(1, len(words) + 1):
+            end = ".".join(words[-count:])
+            if all(other in wanted for other in others if other == end or other.endswith(dot + end)):
+                found.append(end)
+                break
+    return sorted(set(found))
 
 
 def _drop_copies(weights: Weights) -> None:

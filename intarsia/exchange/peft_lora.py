@@ -138,6 +138,8 @@ def read_biases(
         if bias is None or (which == "lora_only" and not any((p.site, p.layer) in targets for p in parts)):
             continue
         tensor = _bias(tensors, module, tuple(bias.shape))
+        if module in modules.linears and not torch.equal(tensor, bias.detach().float().cpu()):
+            modules.check_own(module, flags.where)
         for part in parts:
             found[f"{part.layer}.{part.site}.bias"] = tensor[part.rows].clone()
     for name in tuple(tensors.weights):

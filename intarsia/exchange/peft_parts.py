@@ -61,7 +61,8 @@ class PeftTensors:
             return None
         own = dict(found.pooler)
         for kind in ("weight", "bias"):
-            stored = self.weights.take_if(self.name(path, kind))
+            names = (self.name(path, kind), self.head_name(f"{self.modules.prefix}.{path}.{kind}"))
+            stored = self.weights.take_if(next((name for name in names if name in self.weights), names[0]))
             if stored is not None:
                 if kind in own:
                     raise ExchangeError(f"{self.weights.where} has two different {kind}s of the pooler {path}.")

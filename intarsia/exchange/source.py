@@ -48,6 +48,7 @@ class Source:
             )
         self._hashes: dict[str, str] = {}
         self._accounts: list[Flags | Weights] = []
+        self._below: dict[str, Source] = {}
 
     @property
     def files(self) -> frozenset[str]:
@@ -62,10 +63,13 @@ class Source:
         return next((name for name in names if name in have), None)
 
     def below(self, name: str) -> Source:
-        """Return a folder inside this folder as a source of its own."""
+        """Return a folder inside this folder. It belongs to this source: its files are accounted for and hashed too."""
+        if name in self._below:
+            return self._below[name]
         if not name or Path(name).name != name or not (self.folder / name).is_dir():
             raise ExchangeError(f"{self.folder} has no folder {name!r:.100}, which its configuration names.")
-        return Source(self.folder / name, f"{self.name}/{name}")
+        self._below[name] = Source(self.folder / name, f"{self.name}/{name}")
+        return self._below[name]
 
     def json(self, name: str) -> dict[str, Any]:
         """Return the object of a JSON file, without accounting for its entries."""
@@ -132,6 +136,8 @@ class Source:
         """Raise if a flag or a tensor of a file that was read is left over, or a file of weights was not read."""
         for account in self._accounts:
             account.check_empty()
+        for source in self._below.values():
+            source.check_consumed()
         unread = sorted(name for name in self.files if name.endswith(WEIGHTS) and name not in self._hashes)
         twin = {name.rpartition(".")[0] for name in self._hashes}  # of a .bin file beside its .safetensors
         unread = [name for name in unread if _stem(name) not in {_stem(stem) for stem in twin}]
@@ -147,6 +153,8 @@ class Source:
         digest = hashlib.sha256()
         for name, found in sorted(self._hashes.items()):
             digest.update(f"{name} {found}\n".encode())
+        for name, source in sorted(self._below.items()):
+            digest.update(f"{name}/ {source.sha256}\n".encode())
         return digest.hexdigest()
 
     def _content(self, name: str, limit: int) -> bytes:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intarsia.errors import IntarsiaError, check_seed, did_you_mean
 from intarsia.methods import Method, to_dict
@@ -17,6 +17,9 @@ from intarsia.tasks.kind_registry import FEWEST, default_length
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.own_metric import named_metric
 from intarsia.train.optimizer import AdamSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BALANCED = "balanced"
 DEFAULTS = {"class_weights": None, "calibrate": True, "threshold": None}
@@ -145,6 +148,20 @@ def _checked(option: str, value: Any, kind: tuple[str, str]) -> Any:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The inlay from whose tensors a run starts. The head's are among them if the task answers the same question."""
+
+    task: str
+    version: int
+    digest: str
+    tensors: Mapping[str, Tensor] = field(compare=False, repr=False)  # "method.…" and "head.…"
+
+    def describe(self) -> dict[str, Any]:
+        head = any(name.startswith("head.") for name in self.tensors)
+        return {"task": self.task, "version": self.version, "digest": self.digest, "head": head}
+
+
+@dataclass(frozen=True)
 class Job:
     """One training run, before it starts."""
 
@@ -154,6 +171,7 @@ class Job:
     pooling: Pooling = "mean"
     settings: Settings = field(default_factory=Settings)
     hidden: Hidden | None = None  # of the head, when training continues from one that has it
+    start: Start | None = None  # None: from the method's own initial values
     # The frozen inlays on which the method is built, and those on which they are built, by digest (`Learned.parents`).
     parents: Mapping[str, Learned] = field(default_factory=dict, compare=False, repr=False)
 
@@ -164,7 +182,8 @@ class Job:
             if settings[name] == default:
                 del settings[name]
         hidden = {"hidden": asdict(self.hidden)} if self.hidden else {}
-        return {"method": to_dict(self.method), "pooling": self.pooling, **hidden, **settings}
+        start = {"start_from": self.start.describe()} if self.start else {}
+        return {"method": to_dict(self.method), "pooling": self.pooling, **hidden, **settings, **start}
 
     def key(self, encoder_fingerprint: str) -> str:
         """Return the key of this job's checkpoints, equal for jobs that would end with the same weights."""

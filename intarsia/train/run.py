@@ -143,12 +143,21 @@ class Run:
         self.parents = (parents or FrozenParents(encoder)).of(job.method, job.parents)
         self.phases = self.method.phases(shape)
         self.epochs = [max(1, round(settings.epochs * phase.epochs)) for phase in self.phases]
+        first = len(self.phases) - 1 if job.start else 0  # earlier phases choose what the last one trains
+        self.epochs[:first] = [0] * first
         self.steps = self.steps_an_epoch * sum(self.epochs)
         self.state = checkpoint.State(seconds=states_seconds)
         self.slots_for = slots_for
         self.fixed_weights: dict[str, Tensor] | None = None  # if only frozen inlays change the base
         self.head_starts = {f"head.{name}": tensor for name, tensor in self.head.starts(encoder).items()}
-        self.enter(0, {}, self.head_starts)
+        self.enter(first, *self._given(first))
+
+    def _given(self, phase: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the tensors that stay fixed and the initial values that the job gives for a phase."""
+        given = dict(self.job.start.tensors) if self.job.start else {}
+        trained = {f"method.{name}" for name in self.phases[phase].specs} | set(self.head_specs)
+        kept = {k.removeprefix("method."): t.to(self.encoder.device) for k, t in given.items() if k not in trained}
+        return kept, self.head_starts | {name: tensor for name, tensor in given.items() if name in trained}
 
     def enter(self, phase: int, kept: dict[str, Tensor], starts: dict[str, Tensor]) -> None:
         """Begin a phase in an empty slot: fresh tensors (or those in `starts`) and a fresh optimizer state.

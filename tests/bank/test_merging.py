@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -15,7 +16,9 @@ from intarsia.bank.bank import Bank
 from intarsia.bank.inlay_of import headless_inlay
 from intarsia.cli import app
 from intarsia.encoder.slots import start
-from intarsia.errors import IntarsiaError
+from intarsia.errors import BankError, IntarsiaError
+from intarsia.lab.model_card import card
+from intarsia.lab.task_report import gather, page
 from tests.bank.test_families import add
 from tests.support.families import opinions, save_tiny
 
@@ -74,6 +77,11 @@ def test_what_was_merged_is_in_its_provenance(bank: Bank) -> None:
     }  # fmt: skip
     assert header.metrics["test"]["examples"] == 20 and header.training["max_length"] == 16
     assert "temperature" not in header.head
+    assert page(gather(bank, "exact")) and card(bank.show("exact"), None)
+    with pytest.raises(BankError, match="weight"):
+        inlay = bank.store.load("exact")
+        wrong = {**origin, "from": [{**origin["from"][0], "weight": "x"}]}
+        bank.store.add(dataclasses.replace(inlay, training={**inlay.training, "merged": wrong}))
     assert bank.verify() == []
     bank.remove("exact")  # it is the parent of nothing, and nothing is its parent
 
@@ -139,6 +147,7 @@ def test_the_command(bank: Bank) -> None:
     done = runner.invoke(app, ["merge", "cli", "lora1=0.7", "lora2=0.3", "--how", "svd", "--rank", "1", *folder])
     assert done.exit_code == 0, done.output
     assert "lora1@1 0.7, lora2@1 0.3" in done.stdout and "lora-1" in done.stdout
+    assert "svd of lora1@1 0.7" in runner.invoke(app, ["show", "cli", *folder]).stdout
     plain = runner.invoke(app, ["merge", "cli", "lora1", "lora2", "--json", "--serve-anyway", *folder])
     assert [f["weight"] for f in json.loads(plain.stdout)["training"]["merged"]["from"]] == [0.5, 0.5]
     both = runner.invoke(app, ["merge", "cli", "lora1", "lora2=-1", "--how", "arithmetic", "--json", *folder])

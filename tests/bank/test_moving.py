@@ -168,9 +168,10 @@ def test_the_command(banks: tuple[Bank, Bank], tmp_path: Path) -> None:
     rows, runner = tmp_path / "rows.csv", CliRunner()
     rows.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in ROWS))
     given = ["move", "lora", "--to", str(new.store.folder), "--as", "cli", "--bank", str(old.store.folder)]
-    done = runner.invoke(app, [*given, "--check", str(rows)])
+    done = runner.invoke(app, [*given, "--check", str(rows), "--to-encoder", new.encoder.name])
     assert done.exit_code == 0 and "on the old base" in done.stdout, done.output
     shown = json.loads(runner.invoke(app, ["show", "cli", "--json", "--bank", str(new.store.folder)]).stdout)
     assert shown["training"]["moved"]["name"] == "lora"
+    assert "lora@1 on" in runner.invoke(app, ["show", "cli", "--bank", str(new.store.folder)]).stdout
     missing = runner.invoke(app, ["move", "lora", "--to", str(tmp_path / "none"), "--bank", str(old.store.folder)])
     assert isinstance(missing.exception, IntarsiaError) and "--to-encoder" in str(missing.exception)

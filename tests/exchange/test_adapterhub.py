@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,29 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import intarsia
+from intarsia import IA3, Bottleneck, DoRA, LoRA, Prefix
 from intarsia.bank.importing import answers, inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
+from intarsia.encoder.slots import start
 from intarsia.errors import ExchangeError, IntarsiaError
+from intarsia.exchange import adapterhub
 from intarsia.exchange.adapter import Adapter
+from intarsia.exchange.modules import Modules
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
+from intarsia.methods import Method
+from intarsia.tasks.heads import Head, Hidden
 from tests.exchange.fixtures.bases import HERE, base_model, batch
+from tests.support.tiny_models import tiny_tokenizer
 
 FOLDER = HERE / "adapterhub"
-FAMILIES: dict[str, str] = {**json.loads((FOLDER / "made.json").read_text())["families"], "version_1": "bert"}
+FAMILIES: dict[str, str] = {
+    **json.loads((FOLDER / "made.json").read_text())["families"],
+    "version_1": "bert",
+    "fusion": "bert",
+}
 
 
 @cache
@@ -42,7 +55,8 @@ def computed(adapter: Adapter, base: Encoder) -> dict[str, torch.Tensor]:
     mask = given["attention_mask"].bool()
     rows = [ids[m].tolist() for ids, m in zip(given["input_ids"], mask, strict=True)]
     packed = pack([Segment(row, [0] * len(row)) for row in rows])
-    states, logits = answers(inlay_of_adapter("a", adapter.with_labels(None), base, {}), base, packed)
+    parts = {n: inlay_of_adapter(n, parent, base, {}).learned_on(base) for n, parent in adapter.parents.items()}
+    states, logits = answers(inlay_of_adapter("a", adapter.with_labels(None), base, {}), base, packed, parts)
     found = torch.zeros(*mask.shape, states.shape[-1])
     found[mask] = states
     return {"hidden": found} | ({} if adapter.head is None else {"logits": logits})
@@ -56,10 +70,7 @@ def assert_same(found: dict[str, torch.Tensor], case: str) -> None:
         assert float(apart.abs().max()) <= 2e-5, name
 
 
-LATER = ("union", "albert")
-
-
-@pytest.mark.parametrize("case", [case for case in FAMILIES if case not in LATER])
+@pytest.mark.parametrize("case", FAMILIES)
 def test_a_fixture_computes_the_same_here(case: str) -> None:
     family = FAMILIES[case]
     adapter = read(FOLDER / case, family)
@@ -67,6 +78,48 @@ def test_a_fixture_computes_the_same_here(case: str) -> None:
     if adapter.head is not None and family != "modernbert" and case != "plain_class":
         assert (adapter.kind, adapter.labels) == ("label", ("no", "yes"))
     assert adapter.library == ("adapter-transformers" if case == "version_1" else "adapters 1.3.0")
+
+
+@pytest.mark.parametrize("case", [case for case in FAMILIES if case != "fusion"])
+def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
+    base = encoder(FAMILIES[case])
+    adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
+    adapterhub.write(replace(adapter, name="back"), Modules(base), tmp_path)
+    back = read(tmp_path, FAMILIES[case])
+    assert (back.method, back.kind, back.head) == (adapter.method, adapter.kind, adapter.head)
+    assert back.labels == (() if adapter.head is None else adapter.labels)
+    assert_same(computed(back, base), case)
+
+
+REFUSED: dict[str, tuple[Method, str]] = {
+    "trained norms": (Bottleneck(4), "trained LayerNorms"),
+    "depth": (Bottleneck(4, norms=False, depth=2), "more than one hidden layer"),
+    "another place": (LoRA(2, targets=("attention.dense",)), "attention.dense"),
+    "gains of inputs": (IA3(), "ffn.down.input"),
+    "an offset": (Prefix(2, offset=2), "offset"),
+    "biases": (LoRA(2, biases="all"), "trained biases"),
+    "DoRA": (DoRA(2), "no method that computes dora"),
+    "reads h + x": (Bottleneck(4, norms=False, sum_before=True), "sum_before"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_adapters_cannot_compute_is_not_exported(case: str, tmp_path: Path) -> None:
+    method, reason = REFUSED[case]
+    base = encoder("bert")
+    tensors = start(method.stored(base.shape), base, 0)
+    with pytest.raises(ExchangeError, match=reason):
+        adapterhub.write(Adapter(method=method, tensors=tensors, name="x"), Modules(base), tmp_path)
+
+
+@pytest.mark.parametrize(("pooling", "hidden"), [("mean", None), ("cls", Hidden("relu", norm=True))])
+def test_a_head_that_adapters_does_not_have_is_not_exported(pooling: Any, hidden: Any, tmp_path: Path) -> None:
+    base = encoder("bert")
+    adapter = read(FOLDER / "seq_bn")
+    head = Head(2, pooling, hidden)
+    tensors = start(head.tensors(base.shape), base, 0)
+    with pytest.raises(ExchangeError, match="heads of adapters"):
+        adapterhub.write(replace(adapter, head=head, head_tensors=tensors, name="x"), Modules(base), tmp_path)
 
 
 def changed(tmp_path: Path, case: str, **flags: Any) -> Path:
@@ -221,6 +274,58 @@ def test_a_head_that_cannot_be_computed_is_refused(flags: dict[str, Any], fault:
 def test_a_head_without_labels_gets_numbered_ones(tmp_path: Path) -> None:
     adapter = read(head(tmp_path, label2id=None))
     assert adapter.labels == () and adapter.with_labels(None).labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> intarsia.Bank:
+    return intarsia.open(tmp_path / "bank", Encoder(base_model("bert"), tiny_tokenizer(), name="base"))
+
+
+def test_a_setup_becomes_a_composition_over_inlays_of_its_own(bank: intarsia.Bank) -> None:
+    entry = bank.import_("fused", FOLDER / "fusion", base_is_the_same=True)
+    assert [e.name for e in bank.tasks()] == ["fused", "fused-a", "fused-b"]
+    assert len(entry.header.parents) == 2 and entry.header.labels == ("no", "yes")
+    bank.import_("single", FOLDER / "seq_bn", base_is_the_same=True)
+    texts = ["a good film", "bad apple", "the sun"]
+    mixed = bank.predict([(task, text) for text in texts for task in ("fused", "single")])
+    assert [a.probabilities for a in mixed[::2]] == [a.probabilities for a in bank.predict("fused", texts)]
+    assert [a.probabilities for a in mixed[1::2]] == [a.probabilities for a in bank.predict("single", texts)]
+
+
+FUSION_FAULTS: dict[str, tuple[str, Any, str]] = {
+    "an unknown block": ("adapter_setup.json", {"adapter_setup": {"type": "Average", "children": []}}, "divides"),
+    "no tree": ("adapter_setup.json", {"adapter_setup": "a"}, "type with children"),
+    "two heads": ("adapter_setup.json", {"head_setup": ["h", "i"]}, "one head"),
+    "a folder outside": ("adapter_setup.json", {"head_setup": "../fusion"}, "no folder"),
+    "an unknown flag": ("adapter_setup.json", {"more": 1}, "more"),
+    "a temperature": ("a,b/adapter_fusion_config.json", {"config": {"temperature": True}}, "temperature"),
+    "other names": ("a,b/adapter_fusion_config.json", {"adapter_names": ["b", "a"]}, "fuses a, b"),
+}
+
+
+@pytest.mark.parametrize("case", FUSION_FAULTS)
+def test_a_wrong_setup_is_refused_and_nothing_is_stored(case: str, bank: intarsia.Bank, tmp_path: Path) -> None:
+    file, change, fault = FUSION_FAULTS[case]
+    folder = tmp_path / "fusion"
+    shutil.copytree(FOLDER / "fusion", folder)
+    config = json.loads((folder / file).read_text())
+    config |= {"config": config["config"] | change["config"]} if "config" in change else change
+    (folder / file).write_text(json.dumps(config))
+    with pytest.raises(ExchangeError, match=fault):
+        bank.import_("fused", folder, base_is_the_same=True)
+    assert bank.tasks() == []
+
+
+def test_parts_are_removed_if_the_composition_cannot_be_stored(
+    bank: intarsia.Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("intarsia.bank.succession.add", fails)
+    with pytest.raises(OSError, match="no space"):
+        bank.import_("fused", FOLDER / "fusion", base_is_the_same=True)
+    assert bank.tasks() == []
 
 
 def test_a_pickle_with_code_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import intarsia
-from intarsia import Bottleneck, LotteryTicket, Settings
+from intarsia import Bottleneck, Fuse, LotteryTicket, Pfeiffer, Settings, Stack
 from intarsia.bank.bank import Bank
 from intarsia.bank.container import FORMAT
 from intarsia.bank.inlay import Inlay
@@ -38,6 +38,8 @@ METHODS: dict[str, Method] = {
     "bottleneck": Bottleneck(4), "lora": LoRA(2), "prefix": Prefix(2), "bitfit": BitFit(),
     "sparse": LotteryTicket(entries=40),
     "features": Features(hidden=5),
+    "stack": Stack("bottleneck", Pfeiffer(2)),
+    "fuse": Fuse("bottleneck", "stack", static=True),
 }  # fmt: skip
 NASTY: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 2**31, 2**53, 2**53 + 1, 2**63, 10**18, 10**30, -(2**70), 1.5, 1e9, 1e30, 1e308,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.exchange.real.compare import Result, import_case
+from tests.exchange.real.exports import compare_cases, write_cases
 from tests.exchange.real.table import write
 from tests.support.tiny_models import FAMILY_NAMES
 
@@ -40,6 +41,13 @@ def compare_imports(library: str, work: Path, families: Sequence[str]) -> list[R
     return [import_case(library, format, folder, work) for folder in folders]
 
 
+def compare_exports(library: str, work: Path, families: Sequence[str]) -> list[Result]:
+    environment, format = LIBRARIES[library]
+    refused = write_cases(library, format, work, families)
+    run(environment, f"{library}_read", str(work))
+    return [*refused, *compare_cases(library, work)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=LIBRARIES, action="append")
@@ -50,7 +58,10 @@ def main() -> None:
     families = given.families.split(",")
     with tempfile.TemporaryDirectory() as temporary:
         work = given.work or Path(temporary)
-        results = [r for library in given.only or LIBRARIES for r in compare_imports(library, work, families)]
+        results = []
+        for library in given.only or LIBRARIES:
+            results += compare_imports(library, work, families)
+            results += compare_exports(library, work, families)
     for r in results:
         outcome = f"refused: {r.refused}" if r.difference is None else f"{r.difference:.1e}"
         print(f"{r.library} {r.direction} {r.family}, {r.method}: {outcome}{' FAILED' * r.failed}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import adapters
+import adapters.composition as ac
 import torch
 import transformers
 from adapters import (
@@ -131,6 +132,60 @@ def heads(family: str) -> dict[str, Any]:
     return found
 
 
+def setups(family: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return compositions, each with the configurations of its adapters."""
+    pfeiffer, double = SeqBnConfig(reduction_factor=8), DoubleSeqBnConfig(reduction_factor=8)
+    two, three = {"a": pfeiffer, "b": pfeiffer}, {"a": pfeiffer, "b": pfeiffer, "c": pfeiffer}
+    language = SeqBnInvConfig(reduction_factor=4)
+    return {
+        "Fuse": (ac.Fuse("a", "b", "c"), three),
+        "Fuse, static": (ac.Fuse("a", "b"), two),
+        "Fuse over both places": (ac.Fuse("a", "b"), {"a": double, "b": double}),
+        "Stack": (ac.Stack("a", "b"), two),
+        "Stack over a language": (ac.Stack("a", "b"), {"a": language, "b": pfeiffer}),
+        "Stack under Fuse": (ac.Stack("a", ac.Fuse("b", "c")), {**three, "a": language}),
+        "Stack of LoRA and an adapter": (
+            ac.Stack("a", "b"),
+            {"a": LoRAConfig(r=2, attn_matrices=["v"]), "b": pfeiffer},
+        ),
+        "Fuse of stacks": (ac.Fuse(ac.Stack("a", "b"), "c"), three),
+        "Fuse of parallel adapters": (ac.Fuse("a", "b"), dict.fromkeys("ab", ParBnConfig(reduction_factor=8))),
+        "Average": (ac.Average("a", "b"), two),
+        "one adapter": (ac.Stack("a"), {"a": pfeiffer}),
+    }
+
+
+def write_setup(work: Path, family: str, name: str, setup: Any, configs: dict[str, Any]) -> None:
+    folder = work / "adapters" / "read" / f"{family}, {name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "adapter").mkdir(parents=True)
+    model = flexible(work, family)
+    for adapter, config in configs.items():
+        model.add_adapter(adapter, config=config)
+    head = None
+    if family != "modernbert":
+        head = "head" if name != "one adapter" else "a"
+        model.add_classification_head(head, num_labels=OUTPUTS, id2label=LABELS)
+    for block in (setup, *setup):
+        if isinstance(block, ac.Fuse):
+            model.add_adapter_fusion(block, "static" if name == "Fuse, static" else "dynamic")
+    model.set_active_adapters(setup)
+    own = (".adapters.", ".adapter_fusion_layer.", ".loras.", ".invertible_adapters.", "heads.", "head.", "classifier.")
+    for parameter, p in model.named_parameters():
+        p.requires_grad_(any(part in f".{parameter}" for part in own))
+    enlivened(model, seed=2)
+    with torch.no_grad():
+        for parameter, p in model.named_parameters():
+            if ".query." in parameter and "fusion_layer" in parameter:
+                p.mul_(0.1)  # with sharp attention, rounding grows beyond what is compared
+    batch = inputs(family, model.config.pad_token_id or 0)
+    found = outputs_of(model, model.base_model, batch)
+    model.save_adapter_setup(str(folder / "adapter"), setup, head_setup=head or True)
+    case = {"family": family, "method": name, "trained": False, "adapters": adapters.__version__,
+            "transformers": transformers.__version__}  # fmt: skip
+    write_case(folder, case, batch, found)
+
+
 def write(work: Path, family: str, name: str, model: Any, brief: bool = False) -> None:
     """Enliven the adapter `a` of a model, and save it with the outputs of the model."""
     folder = work / "adapters" / "read" / f"{family}, {name}{', trained' if brief else ''}".replace("/", "-")
@@ -194,6 +249,10 @@ def one_family(work: Path, family: str) -> None:
             model.add_adapter("a", config=SeqBnConfig(reduction_factor=8))
             model.set_active_adapters("a")
             write(work, family, f"class {kind or 'without a head'}", model)
+
+    for name, (setup, configs) in setups(family).items():
+        with guarded(f"{family}, {name}"):
+            write_setup(work, family, name, setup, configs)
 
 
 class guarded:

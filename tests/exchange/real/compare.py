@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from intarsia.encoder.packed import Segment, pack
 from intarsia.errors import IntarsiaError
 from intarsia.exchange.reading import read_adapter
 from intarsia.exchange.source import Source
+from intarsia.tasks.learned import Learned
 from tests.exchange.real.protocol import read_case
 
 LIMIT = 2e-5
@@ -52,12 +54,18 @@ def import_case(library: str, format: str, folder: Path, work: Path) -> Result:
         source = Source(folder / "adapter")
         _, adapter = read_adapter(source, encoder, format)
         inlay = inlay_of_adapter("case", adapter.with_labels(None), encoder, {})
+        parts = {
+            name: inlay_of_adapter("part", parent, encoder, {}).learned_on(encoder)
+            for name, parent in adapter.parents.items()
+        }
     except IntarsiaError as error:
         return Result(*at, refused=str(error))
-    return Result(*at, difference(inlay, encoder, batch, expected), adapter.folded)
+    return Result(*at, difference(inlay, encoder, batch, expected, parts), adapter.folded)
 
 
-def outputs(inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def outputs(
+    inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor], parts: Mapping[str, Learned] | None = None
+) -> dict[str, torch.Tensor]:
     """Return the outputs of an inlay for a padded batch, in the padded layout."""
     mask = batch["attention_mask"].bool()
     types = batch.get("token_type_ids", torch.zeros_like(batch["input_ids"]))
@@ -65,7 +73,7 @@ def outputs(inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor]) -> d
         Segment(ids[m].tolist(), kinds[m].tolist())
         for ids, kinds, m in zip(batch["input_ids"], types, mask, strict=True)
     ]
-    states, logits = answers(inlay, encoder, pack(segments))
+    states, logits = answers(inlay, encoder, pack(segments), parts)
     found = {"hidden": torch.zeros(*mask.shape, states.shape[-1])}
     found["hidden"][mask] = states
     if inlay.kind != "none":
@@ -76,9 +84,15 @@ def outputs(inlay: Inlay, encoder: Encoder, batch: dict[str, torch.Tensor]) -> d
     return found
 
 
-def difference(inlay: Inlay, encoder: Encoder, batch: dict[str, Any], expected: dict[str, torch.Tensor]) -> float:
+def difference(
+    inlay: Inlay,
+    encoder: Encoder,
+    batch: dict[str, Any],
+    expected: dict[str, torch.Tensor],
+    parts: Mapping[str, Learned] | None = None,
+) -> float:
     """Return the largest difference of hidden states and logits, at tokens that are not padding."""
-    return largest(outputs(inlay, encoder, batch), expected, batch)
+    return largest(outputs(inlay, encoder, batch, parts), expected, batch)
 
 
 def largest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], batch: dict[str, Any]) -> float:

@@ -20,7 +20,7 @@ from tests.support.tiny_models import FAMILY_NAMES
 
 QUERY_VALUE = {
     "distilbert": ["q_lin", "v_lin"],
-    "deberta-v2": ["query_proj", "value_proj"],
+    "deberta-v2": ["value_proj", "attention.output.dense"],
     "mpnet": ["attn.q", "attn.v"],
     "modernbert": ["Wqkv"],
 }
@@ -56,7 +56,10 @@ def configurations(family: str) -> dict[str, tuple[str, Any]]:
         "LoRA": ("FEATURE_EXTRACTION", lora(**plain)),
         "LoRA, classes": ("SEQ_CLS", lora(**plain, modules_to_save=[*saved])),
         "LoRA, tags": ("TOKEN_CLS", lora(**plain, modules_to_save=[*saved])),
-        "LoRA, spans": ("QUESTION_ANS", lora(**plain, modules_to_save=["qa_outputs"])),
+        "LoRA, spans": (
+            "QUESTION_ANS",
+            lora(**plain, modules_to_save=[*saved] if family == "modernbert" else ["qa_outputs"]),
+        ),
         "LoRA, rsLoRA, rank and alpha patterns": (
             "FEATURE_EXTRACTION",
             lora(**plain, use_rslora=True, rank_pattern={f"{_layer(family, 1)}.*": 2}, alpha_pattern={qv[-1]: 7}),
@@ -87,6 +90,8 @@ def configurations(family: str) -> dict[str, tuple[str, Any]]:
             num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=8)),
         "prompt tuning": ("SEQ_CLS", peft.PromptTuningConfig(num_virtual_tokens=4)),
     }  # fmt: skip
+    if family == "deberta-v2":
+        found["LoRA, query"] = ("FEATURE_EXTRACTION", lora(**{**plain, "target_modules": ["query_proj"]}))
     for _, config in found.values():
         config.inference_mode = False
     return found

@@ -86,7 +86,8 @@ def outputs_of(model: Any, body: torch.nn.Module, batch: dict[str, torch.Tensor]
 
 def write_case(folder: Path, case: dict[str, Any], batch: dict[str, torch.Tensor], found: dict[str, Any]) -> None:
     (folder / "case.json").write_text(json.dumps(case, indent=1) + "\n")
-    save_file({**{f"in.{k}": v for k, v in batch.items()}, **found}, folder / "expected.safetensors")
+    tensors = {**{f"in.{k}": v for k, v in batch.items()}, **found}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "expected.safetensors")
 
 
 def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -1,0 +1,40 @@
+"""The formats in which a task leaves its bank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from intarsia.bank.export import Exported, mergeable
+from intarsia.bank.export import export as export_merged
+from intarsia.bank.export_folder import check_folder
+from intarsia.bank.store import Store
+from intarsia.encoder.encoder import Encoder
+from intarsia.errors import check_choice
+from intarsia.exchange import EXPORTS
+
+
+def export(
+    store: Store,
+    encoder: Callable[[], Encoder],
+    name: str,
+    folder: str | Path,
+    version: int | None,
+    *,
+    format: str,
+    licence: str | None,
+    force: bool,
+) -> Exported:
+    """Write a version of a task to a folder; see `Bank.export`. `encoder` loads the base."""
+    check_choice("format", format, EXPORTS)
+    entry = store.entry(name, version)
+    inlay = store.load(name, entry.version)
+    folder = Path(folder).expanduser().resolve()
+    keep = {"the bank": store.folder, "the current working directory": Path.cwd()}
+    method = mergeable(inlay) if format == "merged" else None
+    check_folder(folder, force, keep)  # fail before the slow loading of the base
+    if method is not None:
+        return export_merged(inlay, entry.version, method, encoder(), folder, force=force, keep=keep)
+    from intarsia.bank.export_adapter import export_adapter
+
+    return export_adapter(inlay, entry.version, encoder(), format, folder, force=force, keep=keep, licence=licence)
