@@ -36,6 +36,7 @@ CHARACTERS = 1 << 20  # of one request
 KINDS: dict[str, type[IntarsiaError]] = {
     "unknown_task": errors.UnknownTask,
     "damaged_inlay": errors.DamagedInlay,
+    "missing_parent": errors.MissingParent,
     "refused": errors.Refused,
     "overloaded": errors.Overloaded,
     "deadline_exceeded": errors.DeadlineExceeded,

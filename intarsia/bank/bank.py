@@ -268,7 +268,7 @@ class Bank:
         for means over seeds; this score selects nothing. `serve_anyway`, `progress`, `watch` and `callbacks`: as in
         `learn`.
 
-        If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
+        If the call is killed, the same call resumes it; on a CPU, it ends with the same weights.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep
@@ -596,7 +596,8 @@ class Bank:
         """Write a task as a folder that gives the same predictions without Intarsia.
 
         `format` is `"merged"`, a plain `transformers` model with the task merged into its weights, or that of a library
-        of adapters: `"adapterhub"`, `"peft"`, `"sft"`. What a format cannot express is refused with the reason.
+        of adapters: `"adapterhub"`, `"peft"`, `"sft"`. What a format cannot express is refused with the reason. The
+        format `"inlay"` is for Intarsia: a bank with this task and the inlays on which it is built.
         `license` is stated in the card of an adapter. `force` replaces a folder that is not empty.
         """
         from intarsia.bank.exports import export
@@ -604,6 +605,27 @@ class Bank:
         return export(
             self.store, lambda: self.encoder, name, folder, version, format=format, licence=license, force=force
         )
+
+    def push(
+        self, name: str, repo: str, version: int | None = None, *, license: str | None = None, private: bool = True
+    ) -> str:
+        """Upload a task, with the inlays on which it is built and a card, to the repository `owner/name` of the hub.
+
+        The repository is created if it does not exist. Return the address of the commit.
+        """
+        from intarsia.bank.sharing import push
+
+        return push(self.store, name, repo, version, licence=license, private=private)
+
+    def pull(self, name: str, repo: str, *, revision: str | None = None) -> Entry:
+        """Download a task that `push` uploaded, with the inlays on which it is built, and return its entry.
+
+        It must have been learned over this bank's base. `revision` is a branch, a tag or a commit.
+        """
+        from intarsia.bank.sharing import pull
+
+        self.check_learning(name)
+        return pull(self.store, name, repo, revision, lambda: self.encoder)
 
     def import_(
         self,

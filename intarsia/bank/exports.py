@@ -8,6 +8,7 @@ from pathlib import Path
 from intarsia.bank.export import Exported, mergeable
 from intarsia.bank.export import export as export_merged
 from intarsia.bank.export_folder import check_folder
+from intarsia.bank.sharing import write_bank
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import check_choice
@@ -33,6 +34,8 @@ def export(
     keep = {"the bank": store.folder, "the current working directory": Path.cwd()}
     method = mergeable(inlay) if format == "merged" else None
     check_folder(folder, force, keep)  # fail before the slow loading of the base
+    if format == "inlay":
+        return write_bank(store, name, entry.version, folder, licence=licence, force=force, keep=keep)
     if method is not None:
         return export_merged(inlay, entry.version, method, encoder(), folder, force=force, keep=keep)
     from intarsia.bank.export_adapter import export_adapter

@@ -135,7 +135,7 @@ def export(
 
     merged: a plain transformers model with the task in its weights; `intarsia
     methods` lists the methods that can be merged. adapterhub, peft, sft: an
-    adapter of that library. What a format cannot express is refused with the
+    adapter of that library. inlay: a bank with this task alone. What a format cannot express is refused with the
     reason. The folder is read back, and kept only if its answers are the bank's.
     """
     from intarsia.cli import console
@@ -145,6 +145,9 @@ def export(
     folder = output or merged
     assert folder is not None
     done = existing_bank(bank, encoder).export(name, folder, version, format=format, license=license, force=force)
+    if done.format == "inlay":
+        console.say(f"Wrote {name} version {done.version} to {folder}, as a bank: {formatting.size(done.bytes)}.")
+        return
     if done.format != "merged":
         console.say(
             f"Wrote {name} version {done.version} to {folder}: {done.format}, {formatting.size(done.bytes)}. Read "
@@ -163,3 +166,34 @@ def export(
             'No class of transformers computes this task\'s head, so pipeline("text-classification") cannot open the '
             "folder; README.md shows how to use it. For a folder that it opens, learn with --pooling trained-pooler."
         )
+
+
+@app.command(rich_help_panel=PANEL)
+def push(
+    name: TaskArgument,
+    repo: Annotated[str, typer.Argument(metavar="OWNER/REPO", help="A repository of the hub.", show_default=False)],
+    version: Annotated[int | None, typer.Option(help="Another version.", show_default="the served one")] = None,
+    public: Annotated[bool, typer.Option("--public", help="If the repository is created: anyone may read it.")] = False,
+    license: LicenseOption = None,
+    bank: BankOption = Path("bank"),
+) -> None:
+    """Upload a task to the Hugging Face hub, with the inlays on which it is built and a card."""
+    from intarsia.cli import console
+
+    address = existing_bank(bank).push(name, repo, version, license=license, private=not public)
+    console.say(f"Uploaded {name}: {address}")
+
+
+@app.command(rich_help_panel=PANEL)
+def pull(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The task's name in the bank.", show_default=False)],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/REPO", help="A repository of the hub.", show_default=False)],
+    revision: Annotated[str | None, typer.Option("--revision", help="A branch, tag or commit.")] = None,
+    bank: BankOption = Path("bank"),
+    encoder: EncoderOption = None,
+) -> None:
+    """Download a task that push uploaded, with the inlays on which it is built. Its base must be the bank's."""
+    from intarsia.cli import console
+
+    entry = open_bank(bank, encoder).pull(name, repo, revision=revision)
+    console.say(f"{name} version {entry.version} from {repo}: {entry.header.method['type']}.")

@@ -10,4 +10,4 @@ Each format is one module with three functions:
 """
 
 FORMATS = ("peft", "adapterhub", "sft")  # each the name of a module here
-EXPORTS = ("merged", "adapterhub", "peft", "sft")  # the formats in which a task can leave its bank
+EXPORTS = ("merged", "peft", "adapterhub", "sft", "inlay")  # the formats in which a task can leave its bank

@@ -49,10 +49,10 @@ class Adapter:
             if labels or kind not in (None, HEADLESS):
                 raise ExchangeError("the adapter has no head, so --labels and --kind do not apply to it.")
             return self
-        if kind == "tags" and self.kind == "label" and self.head.pooling != "none":
-            # some classes for tags and for texts have heads of the same names
+        if kind in ("tags", "span") and self.kind == "label" and self.head.pooling != "none":
+            # some classes for tokens and for texts have heads of the same names
             tokenwise = replace(self.head, pooling="none")
-            return replace(self, kind="tags", head=tokenwise).with_labels(labels, kind)
+            return replace(self, kind=kind, head=tokenwise).with_labels(labels, kind)
         kind = kind or self.kind
         outputs = self.head.outputs
         if kind in ("score", "span"):

@@ -21,9 +21,14 @@ EMBEDDED_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
 def public_name(encoder: Encoder) -> str:
     """Return the base's name for a file that leaves this machine: a folder's own name in place of its path."""
-    if encoder.name == "minilm":
+    return short_base(encoder.name)
+
+
+def short_base(name: str) -> str:
+    """Return the name of a base without the path of a folder on this machine."""
+    if name == "minilm":
         return EMBEDDED_ON_HUB
-    return Path(encoder.name).name if Path(encoder.name).is_absolute() else encoder.name
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def check_base(stated: str, encoder: Encoder, same: bool) -> None:

@@ -12,7 +12,7 @@ PATTERNS = ("*.json", "*.safetensors", "*.bin", "README.md")  # of the files tha
 
 def download(repo: str, revision: str | None = None) -> tuple[Path, str]:
     """Return the folder of a repository's files in the hub's cache, and the commit that was read."""
-    _check_name(repo)
+    check_name(repo)
     check_extra("hub", "huggingface_hub")
     import huggingface_hub
 
@@ -25,7 +25,7 @@ def download(repo: str, revision: str | None = None) -> tuple[Path, str]:
 
 def upload(folder: Path, repo: str, *, private: bool = True, message: str) -> str:
     """Upload a folder's files as one commit, create the repository if needed, and return its address."""
-    _check_name(repo)
+    check_name(repo)
     check_extra("hub", "huggingface_hub")
     import huggingface_hub
 
@@ -38,7 +38,8 @@ def upload(folder: Path, repo: str, *, private: bool = True, message: str) -> st
     return str(getattr(done, "commit_url", "") or f"{hub.endpoint}/{repo}")
 
 
-def _check_name(repo: str) -> None:
+def check_name(repo: str) -> None:
+    """Raise unless this has the form of a repository's name."""
     parts = repo.split("/")
     if len(parts) != 2 or not all(part and part[0] not in ".-" and " " not in part for part in parts):
         raise ExchangeError(f"{repo!r} is not the name of a repository on the hub; expected owner/name.")

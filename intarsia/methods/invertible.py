@@ -12,10 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from intarsia.encoder import rowwise
-from intarsia.encoder.activations import activate
 from intarsia.encoder.sites import OUTSIDE
 from intarsia.encoder.spec import Spec
 from intarsia.errors import IntarsiaError
@@ -61,6 +57,8 @@ def count(shape: Shape, reduction: int) -> int:
 
 def forward(view: SiteView, h: Tensor, activation: str) -> Tensor:
     """Return y for the embeddings' output `h` [tokens, e]."""
+    import torch
+
     h = view.drop(h, view.undropped)
 
     def net(name: str, x: Tensor) -> Tensor:
@@ -73,6 +71,10 @@ def forward(view: SiteView, h: Tensor, activation: str) -> Tensor:
 
 def inverse(tensors: Tensors, y: Tensor, activation: str) -> Tensor:
     """Return the x whose forward value is `y` [rows, e], with one owner's tensors."""
+    import torch
+
+    from intarsia.encoder import rowwise
+    from intarsia.encoder.activations import activate
 
     def net(name: str, x: Tensor) -> Tensor:
         hidden = rowwise.linear(x, tensors[f"{name}.down.weight"], tensors[f"{name}.down.bias"])

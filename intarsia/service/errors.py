@@ -11,6 +11,7 @@ from intarsia.errors import (
     DamagedInlay,
     DeadlineExceeded,
     IntarsiaError,
+    MissingParent,
     Overloaded,
     Refused,
     UnknownTask,
@@ -81,6 +82,8 @@ def failure_of(error: IntarsiaError, folder: Path | None = None, task: str | Non
     message = without_paths(str(error), folder)
     if isinstance(error, UnknownTask):
         return Failure(404, message, code="unknown_task", param="task")
+    if isinstance(error, MissingParent):
+        return Failure(409, message, code="missing_parent", param="task")
     if isinstance(error, DamagedInlay):
         return Failure(
             409, f"The stored file of {task or 'this task'} is damaged; an administrator can restore another version.",

@@ -61,7 +61,7 @@ async def unload(request: Request) -> Reply:
     try:
         await request.service.in_thread(engine.unload, request.part("task"))
     except Failure as failure:
-        if failure.code != "damaged_inlay":  # such a task is nowhere
+        if failure.code not in ("damaged_inlay", "missing_parent"):  # such a task is nowhere
             raise
     return await task(request)
 

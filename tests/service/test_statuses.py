@@ -13,9 +13,11 @@ import pytest
 
 from intarsia.bank.bank import Bank
 from intarsia.bank.inlay import Inlay
+from intarsia.client import KINDS
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import BankError, Overloaded
+from intarsia.errors import BankError, MissingParent, Overloaded
 from intarsia.service.app import OPERATIONS
+from intarsia.service.errors import failure_of
 from intarsia.service.openapi import document
 from intarsia.service.web import Endpoint, Operation
 from tests.support.families import opinions
@@ -371,3 +373,9 @@ def test_the_options_of_a_service_are_checked() -> None:
         with pytest.raises(IntarsiaError, match="INTARSIA_API_KEY"):
             Keys(key)
     assert dataclasses.is_dataclass(Options)
+
+
+def test_a_lost_parent_is_a_conflict_that_names_it() -> None:
+    failure = failure_of(MissingParent("the bank has no intact copy of medical@1, on which it is built."))
+    assert (failure.status, failure.code) == (409, "missing_parent") and "medical@1" in failure.message
+    assert KINDS["missing_parent"] is MissingParent

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 LIBRARIES = {  # name → the environment of its scripts, and Intarsia's name of its format
     "adapters": (".venv-adapters", "adapterhub"),
     "peft": (".venv-peft", "peft"),
+    "sft": (".venv-peft", "sft"),  # which has transformers; the library itself is on no package index
 }
 
 

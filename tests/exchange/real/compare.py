@@ -52,8 +52,8 @@ def import_case(library: str, format: str, folder: Path, work: Path) -> Result:
     encoder = encoder_of(work / f"base-{case['family']}")
     try:
         source = Source(folder / "adapter")
-        _, adapter = read_adapter(source, encoder, format)
-        inlay = inlay_of_adapter("case", adapter.with_labels(None), encoder, {})
+        _, adapter = read_adapter(source, encoder, format, base_is_the_same=True)
+        inlay = inlay_of_adapter("case", adapter.with_labels(None, case.get("kind")), encoder, {})
         parts = {
             name: inlay_of_adapter("part", parent, encoder, {}).learned_on(encoder)
             for name, parent in adapter.parents.items()

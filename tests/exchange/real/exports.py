@@ -84,14 +84,15 @@ OWN_HIDDEN = {"distilbert": Hidden("relu"), "electra": Hidden("gelu_exact"), "de
               "modernbert": Hidden("gelu_exact", norm=True)}  # fmt: skip
 
 
-def cases(family: str) -> Iterator[tuple[str, Method, str]]:
+def cases(family: str, format: str) -> Iterator[tuple[str, Method, str]]:
     """Yield name, method and head of each case of a family."""
     for name, method in METHODS.items():
         shared = family == "albert" and getattr(method, "layers", None)
         if not shared:
             yield name, method, "class head"
     for head in HEADS:
-        yield f"head: {head}", LoRA(2, 3.0, targets=("value",)), head
+        method = METHODS["LT-SFT"] if format == "sft" else LoRA(2, 3.0, targets=("value",))
+        yield f"head: {head}", method, head
 
 
 def adapter_of(method: Method, head: str, encoder: Encoder, seed: int = 0) -> Adapter:
@@ -147,7 +148,7 @@ def write_cases(library: str, format: str, work: Path, families: Sequence[str]) 
     refused = []
     for family in families:
         encoder = encoder_of(base(work, family))
-        for name, method, head in cases(family):
+        for name, method, head in cases(family, format):
             folder = work / library / "write" / f"{family}, {name}"
             shutil.rmtree(folder, ignore_errors=True)
             try:
