@@ -23,7 +23,7 @@ from intarsia import LoRA, Pfeiffer, provenance
 from intarsia.tasks.suites import load
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = {"adapters": ".venv-adapters"}  # each has a worker benchmarks/exchange_NAME.py
+LIBRARIES = {"adapters": ".venv-adapters", "peft": ".venv-peft"}  # each has a worker benchmarks/exchange_NAME.py
 ROWS, NATIVE_ROWS = 2000, 400
 NATIVE = {"own-pfeiffer": Pfeiffer(24), "own-lora": LoRA(8)}
 
@@ -81,7 +81,8 @@ def main() -> None:
         seconds = {}
         for library in found:
             began = time.perf_counter()
-            bank.import_(library, work / library / "adapter", base_is_the_same=True)
+            named = None if library == "adapters" else found[library]["labels"]  # peft stores none
+            bank.import_(library, work / library / "adapter", labels=named, base_is_the_same=True)
             seconds[library] = round(time.perf_counter() - began, 3)
         texts, labels = [row.text for row in dev], [str(row.label) for row in dev]
         tasks = [*found, *NATIVE]
