@@ -31,6 +31,7 @@ class Segment(NamedTuple):
     types: Sequence[int] | None = None
     asked: np.ndarray | None = None  # [n, 2] the tokens to predict: their positions and true ids (-1: unknown)
     truncated: bool = False  # the text was longer
+    second: int | None = None  # the first token of the second text; None: there is one text
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Batch:
     positions: Tensor  # [N], starting at 0 in each segment
     lengths: tuple[int, ...]  # R lengths
     offsets: tuple[int, ...] = field(repr=False)  # R + 1 offsets
+    seconds: tuple[int, ...] = ()  # the first token of each segment's second text, or its length; (): no second texts
 
     @property
     def rows(self) -> int:
@@ -96,7 +98,16 @@ class Batch:
         tokens = slice(self.offsets[first], self.offsets[last])
         offsets = tuple(o - tokens.start for o in self.offsets[first : last + 1])
         lengths = self.lengths[first:last]
-        return Batch(self.ids[tokens], self.types[tokens], self.positions[tokens], lengths, offsets)
+        seconds = self.seconds[first:last]
+        return Batch(self.ids[tokens], self.types[tokens], self.positions[tokens], lengths, offsets, seconds)
+
+    @cached_property
+    def in_second_text(self) -> Tensor:
+        """[N] bool, True for the tokens of second texts."""
+        if not self.seconds:
+            return torch.zeros_like(self.positions, dtype=torch.bool)
+        seconds = torch.tensor(self.seconds, device=self.ids.device)
+        return self.positions >= seconds.repeat_interleave(self.row_lengths)
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -181,6 +192,9 @@ def pack(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Bat
     for segment, start, end in zip(segments, offsets, offsets[1:], strict=False):
         if segment.types is not None:
             types[start:end] = segment.types
+    seconds: tuple[int, ...] = ()
+    if any(s.second is not None for s in segments):
+        seconds = tuple(len(s.ids) if s.second is None else s.second for s in segments)
     positions = np.arange(offsets[-1]) - np.repeat(np.array(offsets[:-1]), np.array(lengths))
     return Batch(
         ids=torch.from_numpy(ids).to(device),
@@ -188,6 +202,7 @@ def pack(segments: Sequence[Segment], device: torch.device | str = "cpu") -> Bat
         positions=torch.from_numpy(positions).to(device),
         lengths=lengths,
         offsets=offsets,
+        seconds=seconds,
     )
 
 

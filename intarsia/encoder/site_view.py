@@ -83,6 +83,15 @@ class SiteView:
             last = self.read[norm] = (h, self.module_at(norm)(h + self.sublayer_input))
         return last[1]
 
+    def in_second_text(self) -> Tensor:
+        """Return [tokens, 1] bool, True for the tokens of the segments' second texts."""
+        rows = self.segments()
+        assert isinstance(rows.batch, Batch), "a pass of fixed shape does not know the second texts"
+        inside = rows.batch.in_second_text
+        if rows.real is not None:
+            inside = inside.new_zeros(rows.tokens).index_copy(0, rows.real, inside)
+        return inside[:, None]
+
     def base_bias(self) -> Tensor:
         """Return the bias of the base's linear layer at this site."""
         bias: Tensor = self.module.bias

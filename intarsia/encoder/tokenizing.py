@@ -29,7 +29,15 @@ class Tokenizing:
             return self._slowly(texts, pairs, limit)
         encodings = backend.encode_batch_fast(list(texts) if pairs is None else list(zip(texts, pairs, strict=True)))
         types = self.types
-        return [Segment(e.ids, e.type_ids if types else None, truncated=bool(e.overflowing)) for e in encodings]
+        return [
+            Segment(
+                e.ids,
+                e.type_ids if types else None,
+                truncated=bool(e.overflowing),
+                second=None if pairs is None else second_text(e.sequence_ids),
+            )
+            for e in encodings
+        ]
 
     def with_options(self, *texts: Any, **options: Any) -> Any:
         """Call the tokenizer of `transformers` itself, with options that change its state."""
@@ -63,6 +71,16 @@ class Tokenizing:
             longer = self.tokenizer(list(texts), second, truncation=False, return_attention_mask=False)
         types = out.get("token_type_ids") if self.types else None
         return [
-            Segment(ids, types[i] if types else None, truncated=len(longer["input_ids"][i]) > len(ids))
+            Segment(
+                ids,
+                types[i] if types else None,
+                truncated=len(longer["input_ids"][i]) > len(ids),
+                second=second_text(out.sequence_ids(i)) if pairs is not None and out.is_fast else None,
+            )
             for i, ids in enumerate(out["input_ids"])
         ]
+
+
+def second_text(sides: Sequence[int | None]) -> int | None:
+    """Return the first token of the second text, given the text of each token; None: there is no such token."""
+    return sides.index(1) if 1 in sides else None

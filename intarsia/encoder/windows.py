@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from intarsia.encoder.packed import Segment
+from intarsia.encoder.tokenizing import second_text
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -53,10 +54,11 @@ def windows(
         for row, (ids, offsets, text) in enumerate(
             zip(encoded["input_ids"], encoded["offset_mapping"], text_of_row, strict=True)
         ):
-            characters = np.array(offsets, np.int32).reshape(-1, 2)
-            characters[[side != measured for side in encoded.sequence_ids(row)]] = -1
+            characters, sides = np.array(offsets, np.int32).reshape(-1, 2), encoded.sequence_ids(row)
+            characters[[side != measured for side in sides]] = -1
             row_types = None if types is None else array("b", types[row])
-            yield Window(first + text, Segment(array("i", ids), row_types), characters)
+            segment = Segment(array("i", ids), row_types, second=second_text(sides))
+            yield Window(first + text, segment, characters)
 
 
 def _truncation(pairs: bool, max_length: int, overlap: int) -> dict[str, object]:

@@ -46,7 +46,7 @@ def shared_trunk(
     if len(methods) == 1:
         return None
     texts: dict[Hashable, int] = {}
-    text_of = [texts.setdefault((*s.ids, None, *(s.types or ())), row) for row, s in enumerate(segments)]
+    text_of = [texts.setdefault((s.second, *s.ids, None, *(s.types or ())), row) for row, s in enumerate(segments)]
     if len(texts) == len(segments):
         return None
     own = {key: shape.layers if method is None else lowest_trained(method, shape) for key, method in methods.items()}

@@ -71,7 +71,7 @@ def hide(segment: Segment, among: np.ndarray, vocabulary: Vocabulary, random: np
     fate = random.random(count)
     drawn = vocabulary.words[(random.random(count) * len(vocabulary.words)).astype(int)]
     ids[chosen] = np.where(fate < MASKED, vocabulary.mask, np.where(fate < MASKED + DRAWN, drawn, ids[chosen]))
-    return Segment(ids.tolist(), segment.types, hidden)
+    return Segment(ids.tolist(), segment.types, hidden, second=segment.second)
 
 
 def step_generator(seed: int, step: int) -> np.random.Generator:

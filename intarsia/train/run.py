@@ -23,6 +23,7 @@ from intarsia.encoder.shape import Shape
 from intarsia.encoder.slots import Slots
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, Spec
+from intarsia.methods.below import frozen_key
 from intarsia.methods.compose import parent_tensors, trained_parts
 from intarsia.methods.held import Held, all_own_tensors, parts_of
 from intarsia.tasks.heads import Head, pooler_instead
@@ -38,7 +39,7 @@ from intarsia.train.job import Job
 from intarsia.train.optimizer import Adam, linear_rate
 from intarsia.train.tokens import Tokenizer
 from intarsia.train.training_slots import TrainingSlots
-from intarsia.train.trunk import TrunkCache, trunk_layer
+from intarsia.train.trunk import Below, TrunkCache, trunk_layer
 
 
 def is_exclusive(method: Method) -> bool:
@@ -226,6 +227,11 @@ class Run:
         tensors = self.slot_leaves("method.")
         parts = parts_of([Held(self.method, tensors, self.slot, self.parents)], self.encoder.shape)
         return Group(self.method, self.places, tensors, first, (self.slot,), (rows,), parts)
+
+    def below(self, layer: int) -> Below | None:
+        """Return what frozen inlays compute below a layer of the trunk; None: nothing."""
+        key = frozen_key(self.method, layer, self.encoder.shape)
+        return None if key is None else Below(key, self.group)
 
     def weights(self, noise: Noise | None) -> dict[str, Tensor]:
         """Return the weights that replace the base's in the next pass of a method that changes the base."""

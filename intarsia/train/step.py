@@ -96,7 +96,8 @@ def _trunk_states(pairs: RunRows, part: str) -> tuple[int, Tensor] | None:
     layer = min(run.trunk_layer for run, _ in pairs)
     if layer == 0:
         return None
-    return layer, pairs[0][0].trunk.states(layer, [(run.tokens[part], rows) for run, rows in pairs])
+    requests = [(run.tokens[part], rows) for run, rows in pairs]
+    return layer, pairs[0][0].trunk.states(layer, requests, [run.below(layer) for run, _ in pairs])
 
 
 def _exclusive_logits(

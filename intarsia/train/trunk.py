@@ -1,6 +1,7 @@
 """The trunk cache: the trunk's output states, computed once for all epochs and all jobs.
 
 The trunk is the layers below the lowest trained place. If it runs without dropout, its output for a text never changes.
+Frozen inlays may act in it: then its output is theirs, and all jobs that are built on them share it.
 The output is computed at its first use and cached: in memory up to a budget, then on disk up to a second budget. States
 that exceed both budgets are computed at each use.
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +25,9 @@ from torch import Tensor
 
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import by_token_budget, pack
+from intarsia.encoder.routed import Group
 from intarsia.encoder.shape import Shape
-from intarsia.methods import parents
-from intarsia.methods.method import lowest
+from intarsia.methods.below import lowest_trained
 from intarsia.train.chunk_file import ChunkFile
 from intarsia.train.job import Job
 from intarsia.train.tokens import TokenizedParts, Tokens
@@ -36,9 +38,16 @@ FREE_PER_BUDGET = 4  # the default budget is a quarter of the free memory or dis
 
 def trunk_layer(job: Job, shape: Shape) -> int:
     """Return the layer at which the job's passes begin, from cached states; 0: they begin at the embeddings."""
-    if job.settings.trunk_dropout or job.method.cached or parents(job.method):
+    if job.settings.trunk_dropout or job.method.cached:
         return 0
-    return lowest(job.method, shape)
+    return lowest_trained(job.method, shape)
+
+
+class Below(NamedTuple):
+    """What frozen inlays compute in the trunk of a job."""
+
+    key: Hashable  # equal for jobs that compute the same there
+    group: Callable[[int, int], Group]  # of rows in a pass: from the first row, and their number
 
 
 class TrunkCache:
@@ -58,20 +67,28 @@ class TrunkCache:
         """`folder`: the folder for states on disk; None: cache in memory only."""
         self.encoder, self.folder = encoder, folder
         self.memory_budget, self.disk_budget = memory_budget, disk_budget
-        self.entries: dict[tuple[int, int], CachedStates] = {}
+        self.entries: dict[tuple[int, int, Hashable], CachedStates] = {}
         self.expected: tuple[Sequence[TokenizedParts], Collection[int]] | None = None
         self.warned = False
 
     @torch.no_grad()
-    def states(self, layer: int, requests: Sequence[tuple[Tokens, Sequence[int]]]) -> Tensor:
-        """Return the inputs [N, d] of a layer for rows of one or more data sets, concatenated in this order."""
-        entries = [(self._entry(tokens, layer), rows) for tokens, rows in requests]
+    def states(
+        self, layer: int, requests: Sequence[tuple[Tokens, Sequence[int]]], below: Sequence[Below | None] = ()
+    ) -> Tensor:
+        """Return the inputs [N, d] of a layer for rows of one or more data sets, concatenated in this order.
+
+        `below`: for each request, what computes beside the plain base in the trunk.
+        """
+        entries, computes = [], dict[CachedStates, Below | None]()
+        for (tokens, rows), frozen in zip(requests, below or [None] * len(requests), strict=True):
+            entries.append((self._entry(tokens, layer, None if frozen is None else frozen.key), rows))
+            computes[entries[-1][0]] = frozen
         uncached: dict[tuple[CachedStates, int], Tensor] = {}
         for entry, rows in entries:
             for chunk in np.unique(entry.chunk_of[np.asarray(rows)]).tolist():
-                if not entry.has(chunk) and not self._compute_and_store(entry, chunk):
+                if not entry.has(chunk) and not self._compute_and_store(entry, chunk, computes[entry]):
                     uncached |= {(entry, row): torch.empty(0) for row in rows if entry.chunk_of[row] == chunk}
-        self._compute_uncached(uncached)
+        self._compute_uncached(uncached, computes)
         keys = [(entry, row) for entry, rows in entries for row in rows]
         states = [uncached[key] if key in uncached else key[0].row(key[1]) for key in keys]
         return torch.cat(states).to(self.encoder.device)
@@ -86,22 +103,22 @@ class TrunkCache:
             entry.drop()
         self.entries.clear()
 
-    def _entry(self, tokens: Tokens, layer: int) -> CachedStates:
-        key = id(tokens), layer
+    def _entry(self, tokens: Tokens, layer: int, below: Hashable) -> CachedStates:
+        key = id(tokens), layer, below
         if key not in self.entries:  # the entry keeps a reference to the tokens, so no other object can get the same id
-            self.entries[key] = CachedStates(tokens, layer, self.encoder, self.folder)
+            self.entries[key] = CachedStates(tokens, layer, self.encoder, self.folder, below)
         return self.entries[key]
 
-    def _compute_and_store(self, entry: CachedStates, chunk: int) -> bool:
+    def _compute_and_store(self, entry: CachedStates, chunk: int, below: Below | None) -> bool:
         """Compute a chunk and store it in memory or on disk; return False if neither budget has room."""
         size = entry.bytes(chunk)
         if self._make_room(size, "memory"):
-            entry.memory[chunk] = self._compute(entry, entry.chunks[chunk])
+            entry.memory[chunk] = self._compute(entry, entry.chunks[chunk], below)
             entry.memory_bytes += size
             return True
         if self.folder is not None and self._make_room(size, "disk"):
             try:
-                entry.write(chunk, self._compute(entry, entry.chunks[chunk]))
+                entry.write(chunk, self._compute(entry, entry.chunks[chunk], below))
                 return True
             except OSError:  # the disk is full or not writable
                 self.disk_budget = 0
@@ -132,17 +149,20 @@ class TrunkCache:
         expected_tokens = (tokens for part in parts for tokens in part.tokenized.values())
         return entry.layer not in layers or not any(entry.tokens is tokens for tokens in expected_tokens)
 
-    def _compute(self, entry: CachedStates, rows: Sequence[int]) -> Tensor:
+    def _compute(self, entry: CachedStates, rows: Sequence[int], below: Below | None) -> Tensor:
         batch = pack([entry.tokens.segments[row] for row in rows], self.encoder.device)
-        return self.encoder.states_below(batch, entry.layer).cpu().contiguous()
+        groups = [] if below is None else [below.group(0, len(rows))]
+        return self.encoder.states_below(batch, entry.layer, groups).cpu().contiguous()
 
-    def _compute_uncached(self, uncached: dict[tuple[CachedStates, int], Tensor]) -> None:
+    def _compute_uncached(
+        self, uncached: dict[tuple[CachedStates, int], Tensor], computes: Mapping[CachedStates, Below | None]
+    ) -> None:
         """Replace each placeholder in `uncached` by the states of its row."""
         for entry in {entry for entry, _ in uncached}:
             rows = [row for other, row in uncached if other is entry]
             lengths = entry.tokens.lengths[rows].tolist()
             for part in by_token_budget(lengths, CHUNK.get(self.encoder.device.type, 1024)):
-                states = self._compute(entry, [rows[i] for i in part])
+                states = self._compute(entry, [rows[i] for i in part], computes[entry])
                 for i, row_states in zip(part, states.split([lengths[i] for i in part]), strict=True):
                     uncached[entry, rows[i]] = row_states
 
@@ -160,7 +180,10 @@ class TrunkCache:
 class CachedStates:
     """The cached states of one part of a data set at one layer."""
 
-    def __init__(self, tokens: Tokens, layer: int, encoder: Encoder, folder: Path | None) -> None:
+    def __init__(
+        self, tokens: Tokens, layer: int, encoder: Encoder, folder: Path | None, below: Hashable = None
+    ) -> None:
+        """`below`: the key of what frozen inlays compute in the trunk."""
         self.tokens, self.layer = tokens, layer
         self.width, self.dtype = encoder.shape.width, encoder.dtype
         size = CHUNK.get(encoder.device.type, 1024)
@@ -175,7 +198,8 @@ class CachedStates:
         self.file: ChunkFile | None = None
         self.path: Path | None = None
         if folder is not None:
-            self.path = folder / f"trunk-{states_key(encoder, str(layer), tokens)}.states"
+            which = str(layer) if below is None else f"{layer} {below}"
+            self.path = folder / f"trunk-{states_key(encoder, which, tokens)}.states"
             if self.path.is_file():  # a killed run left it
                 self._open()
 

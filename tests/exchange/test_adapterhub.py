@@ -271,6 +271,23 @@ def test_a_head_that_cannot_be_computed_is_refused(flags: dict[str, Any], fault:
         read(head(tmp_path, **flags))
 
 
+def test_a_head_that_cannot_be_computed_can_be_left_out(tmp_path: Path) -> None:
+    folder = head(tmp_path, head_type="multiple_choice")
+    _, adapter = read_adapter(Source(folder), encoder("bert"), base_is_the_same=True, headless=True)
+    assert adapter.kind == "none"
+
+
+def test_an_interface_of_the_users_own_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(FOLDER / "modernbert", folder)
+    file = folder / "adapter_interface.json"
+    interface = json.loads(file.read_text())
+    interface["interface"]["layer_ln_2"] = "attn_norm"
+    file.write_text(json.dumps(interface))
+    with pytest.raises(ExchangeError, match="another interface"):
+        read(folder, "modernbert")
+
+
 def test_a_head_without_labels_gets_numbered_ones(tmp_path: Path) -> None:
     adapter = read(head(tmp_path, label2id=None))
     assert adapter.labels == () and adapter.with_labels(None).labels == ("LABEL_0", "LABEL_1")

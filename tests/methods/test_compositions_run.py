@@ -28,6 +28,7 @@ from intarsia.methods import (
     Parent,
     Pfeiffer,
     Prefix,
+    Split,
     Stack,
 )
 from intarsia.methods.held import Held, parts_of
@@ -145,7 +146,10 @@ def test_a_fusion_over_stacks_is_those_stacks() -> None:
 # ---- plain references on a tiny base
 
 
-ROWS = segments([5, 3, 8, 1], pairs=False)
+ROWS = [
+    row._replace(second=second)
+    for row, second in zip(segments([5, 3, 8, 1], pairs=False), (2, None, 5, None), strict=True)
+]
 
 
 @cache
@@ -235,16 +239,63 @@ def test_the_paper_form_of_a_stack_drops_the_change_of_the_lower_adapter() -> No
         assert distance(found, expected) <= 1e-5
 
 
+def _change(tensors: dict[str, Tensor], layer: int, u: Tensor) -> Tensor:
+    t = {name.removeprefix(f"{layer}.ffn.output."): tensor for name, tensor in tensors.items()}
+    return torch.relu(u @ t["down.weight"].T + t["down.bias"]) @ t["up.weight"].T + t["up.bias"]
+
+
 def _paper_output(output: Any, layer: int, first: dict[str, Tensor], second: dict[str, Tensor]) -> Any:
-    def change(tensors: dict[str, Tensor], u: Tensor) -> Tensor:
-        t = {name.removeprefix(f"{layer}.ffn.output."): tensor for name, tensor in tensors.items()}
-        hidden = torch.relu(u @ t["down.weight"].T + t["down.bias"])
-        return hidden @ t["up.weight"].T + t["up.bias"]
+    def forward(hidden: Tensor, x: Tensor) -> Tensor:
+        h = output.dense(hidden)
+        o1 = h + _change(first, layer, output.LayerNorm(h + x))
+        return output.LayerNorm(h + _change(second, layer, output.LayerNorm(o1 + x)) + x)
+
+    return forward
+
+
+def test_each_text_of_a_pair_has_its_own_part() -> None:
+    """Reference: the base's output projection with two adapters, chosen by the token; norms likewise."""
+    from tests.support.families import plain_model
+
+    a, b = frozen().add("split-a", Pfeiffer(3, layers=(0, 1)), 1), frozen().add("split-b", Pfeiffer(3), 2)
+    norms = frozen().add("split-norms", LayerNorms(layers=(2,)), 3)
+    found = run(Split(a, Stack(b, norms))).split([len(r.ids) for r in ROWS])
+    for row, states in zip(ROWS, found, strict=True):
+        model = plain_model("bert")
+        inside = (torch.arange(len(row.ids)) >= (len(row.ids) if row.second is None else row.second))[:, None]
+        for layer, module in enumerate(model.encoder.layer):
+            first = None if layer == 2 else own(a)
+            module.output.forward = _split_output(module.output, layer, first, own(b), inside, own(norms))
+            module.attention.output.LayerNorm.forward = _split_norm(
+                module.attention.output.LayerNorm, f"{layer}.attention.norm", inside, own(norms)
+            )
+        with torch.no_grad():
+            expected = model(input_ids=torch.tensor([row.ids]), token_type_ids=torch.tensor([row.types]))
+        assert distance(states, expected.last_hidden_state[0]) <= 1e-5
+    assert distance(run(Split(a, a)), run(Stack(a))) <= 1e-6
+
+
+def _split_norm(norm: Any, name: str, inside: Tensor, tensors: dict[str, Tensor]) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        plain = torch.nn.functional.layer_norm(x, (32,), norm.weight, norm.bias, norm.eps)
+        if f"{name}.weight" not in tensors:
+            return plain
+        second = torch.nn.functional.layer_norm(x, (32,), tensors[f"{name}.weight"], tensors[f"{name}.bias"], norm.eps)
+        return torch.where(inside, second, plain)
+
+    return forward
+
+
+def _split_output(
+    output: Any, layer: int, first: Any, second: dict[str, Tensor], inside: Tensor, norms: dict[str, Tensor]
+) -> Any:
+    norm = _split_norm(output.LayerNorm, f"{layer}.ffn.norm", inside, norms)
 
     def forward(hidden: Tensor, x: Tensor) -> Tensor:
         h = output.dense(hidden)
-        o1 = h + change(first, output.LayerNorm(h + x))
-        return output.LayerNorm(h + change(second, output.LayerNorm(o1 + x)) + x)
+        u = output.LayerNorm(h + x)
+        own_change = 0 if first is None else _change(first, layer, u)
+        return norm(h + torch.where(inside, _change(second, layer, u), own_change) + x)
 
     return forward
 
@@ -262,6 +313,9 @@ def _paper_output(output: Any, layer: int, first: dict[str, Tensor], second: dic
         (lambda: Average(LotteryTicket(), LoRA(2)), "Merge the inlays"),
         (lambda: Fuse(LotteryTicket(), Pfeiffer(2)), "changes weights of the base"),
         (lambda: Fuse(Pfeiffer(2), LoRA(2)), "outputs of sub-layers"),
+        (lambda: Split(Prefix(2), LoRA(2)), "attention of the whole text"),
+        (lambda: Split(Pfeiffer(2, invertible=True), LoRA(2)), "does not know to which of the texts"),
+        (lambda: Average(Pfeiffer(2, invertible=True), Pfeiffer(2)), "has no inverse"),
         (lambda: Fuse(LayerNorms(), LayerNorms()), "nothing to attend to"),
         (lambda: Stack(LotteryTicket(entries=5), Pfeiffer(2)), "Learn one of them first"),
         (lambda: Stack(LotteryTicket(entries=5), LotteryTicket(entries=6)), "Learn one of them first"),
@@ -284,6 +338,7 @@ def composed(f: Frozen, pre_norm: bool) -> dict[str, Method]:
         "paper": Stack(a, adapter(4), residual="paper"),
         "fuse": Fuse(a, Stack(a, b), adapter(2)),
         "average": Average(a, lora, adapter(2), weights=(0.5, 0.2, 0.3)),
+        "split": Split(Stack(a, lora), adapter(2)),
         "nested": Stack(Fuse(a, b, static=True), f.add("task", Stack(a, adapter(2)), 4), Bottleneck(2)),
     }
 
