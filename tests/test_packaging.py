@@ -91,7 +91,8 @@ def test_provenance_names_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_extras_are_in_all() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    assert extras["all"] == [f"intarsia[{','.join(sorted(extras.keys() - {'all'}))}]"]
+    apart = {"all", "mlflow", "ray", "tensorboard", "wandb"}  # large, or with requirements that exclude others
+    assert extras["all"] == [f"intarsia[{','.join(sorted(extras.keys() - apart))}]"]
 
 
 def imported_by(code: str) -> set[str]:

@@ -268,7 +268,7 @@ class Bank:
         for means over seeds; this score selects nothing. `serve_anyway`, `progress`, `watch` and `callbacks`: as in
         `learn`.
 
-        If the call is killed, the same call resumes it; jobs that share passes may then end with other weights.
+        If the call is killed, the same call resumes it; on a CPU, it ends with the same weights.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.sweep import run_sweep

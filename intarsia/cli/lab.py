@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_cluster
 from intarsia.cli.shared import (
     BankOption,
     DeviceOption,
@@ -98,6 +99,9 @@ def compare(
             show_default="as many as fit",
         ),
     ] = None,
+    ray: RayOption = None,
+    actor_cores: ActorCoresOption = 1,
+    actors: ActorsOption = None,
     bank: BankOption = Path("bank"),
     device: DeviceOption = "cpu",
     json: JsonOption = False,
@@ -122,14 +126,16 @@ def compare(
     from intarsia.tasks.named import load_named
 
     chosen = {name: parse(name) for name in separated(methods, ",") if name}
-    used_bank = existing_bank(bank, encoder, device) if any(names(method) for method in chosen.values()) else None
+    here = "cpu" if ray else device
+    used_bank = existing_bank(bank, encoder, here) if any(names(method) for method in chosen.values()) else None
     task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
     if not json:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
-    with resumable(), comparison_progress(chosen, quiet=json) as (watch, search_watch):
+    cluster = on_cluster(ray, actor_cores, actors, device)
+    with resumable(), cluster, comparison_progress(chosen, quiet=json) as (watch, search_watch):
         found = run(
-            task, chosen, seeds=seeds, encoder=encoder, bank=used_bank, device=device, folder=output, pooling=pooling,  # type: ignore[arg-type]
+            task, chosen, seeds=seeds, encoder=encoder, bank=used_bank, device=here, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
             metric=metric, no_bert=no_bert, together=together, command=shlex.join(["intarsia", *sys.argv[1:]]),
             watch=watch, search_watch=search_watch,

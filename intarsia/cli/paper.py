@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_cluster
 from intarsia.cli.data import FolderOption
 from intarsia.cli.shared import BiasCorrectionOption, DeviceOption, PoolingOption, PrecisionOption, app, resumable
 from intarsia.errors import IntarsiaError
@@ -126,6 +127,9 @@ def _command(name: str, help: str) -> None:
         device: DeviceOption = "cpu",
         precision: PrecisionOption = None,
         together: TogetherOption = None,
+        ray: RayOption = None,
+        actor_cores: ActorCoresOption = 1,
+        actors: ActorsOption = None,
         draw_only: DrawOnlyOption = False,
     ) -> None:
         import shlex
@@ -147,9 +151,9 @@ def _command(name: str, help: str) -> None:
         else:
             from intarsia.encoder.encoder import Encoder
 
-            base = Encoder.load(encoder, device=device, precision=precision)
+            base = Encoder.load(encoder) if ray else Encoder.load(encoder, device=device, precision=precision)
             line = shlex.join(["intarsia", *sys.argv[1:]])
-            with resumable(), queue_progress() as watch:
+            with resumable(), on_cluster(ray, actor_cores, actors, device, precision), queue_progress() as watch:
                 made = run(
                     name, config, base, store, only=groups, data=data, together=together, command=line, watch=watch,
                     log=lambda text: console.err.print(text, markup=False),

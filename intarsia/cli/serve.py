@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intarsia.cli.shared import BankOption, DeviceOption, EncoderOption, PrecisionOption, app
+from intarsia.cli.shared import ADVANCED, BankOption, DeviceOption, EncoderOption, PrecisionOption, app
 from intarsia.errors import IntarsiaError, check_extra
 from intarsia.service.options import ADMIN_KEY, API_KEY, Keys, Options, flag, variable
 
@@ -20,8 +20,31 @@ if TYPE_CHECKING:
     from intarsia.serve.limits import Limits
 
 TYPES = {"int": int, "float": float, "bool": bool, "str": str}
+ServeRayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="ADDRESS", rich_help_panel=ADVANCED, show_default="serve in this process",
+        help="Serve with replicas on a Ray cluster: the address of its head node, [cyan]auto[/] on one of its nodes, "
+        "or [cyan]local[/].",
+    ),
+]  # fmt: skip
+ReplicasOption = Annotated[
+    str, typer.Option("--replicas", rich_help_panel=ADVANCED, help="With --ray: replicas, or a range such as 1:4.")
+]
+ReplicaCoresOption = Annotated[
+    int, typer.Option("--replica-cores", min=1, rich_help_panel=ADVANCED, help="With --ray: cores of each replica.")
+]
+FrontsOption = Annotated[
+    int, typer.Option("--fronts", min=1, rich_help_panel=ADVANCED, help="With --ray: processes that take requests.")
+]
+CLUSTER = {
+    "ray": (ServeRayOption, None), "replicas": (ReplicasOption, "1"), "replica_cores": (ReplicaCoresOption, 1),
+    "fronts": (FrontsOption, 1),
+}  # fmt: skip
 OWN = {"bank": BankOption, "encoder": EncoderOption, "device": DeviceOption, "precision": PrecisionOption}
-DEFAULTS = {"bank": Path("bank"), "encoder": None, "device": "cpu", "precision": None}
+OWN |= {name: option for name, (option, _) in CLUSTER.items()}
+DEFAULTS: dict[str, Any] = {"bank": Path("bank"), "encoder": None, "device": "cpu", "precision": None}
+DEFAULTS |= {name: default for name, (_, default) in CLUSTER.items()}
 
 
 def serve(**given: Any) -> None:
@@ -40,7 +63,41 @@ def serve(**given: Any) -> None:
     limits = Limits(**{name: value for name, value in chosen.items() if value is not None})
     options = Options(**given)
     keys = Keys(os.environ.get(API_KEY), os.environ.get(ADMIN_KEY))
+    cluster = {name: values.pop(name) for name in CLUSTER}
+    if cluster["ray"] is not None:
+        given_limits = {name: value for name, value in chosen.items() if value is not None}
+        run_on_cluster(values, cluster, given_limits, options, keys)
+        return
+    if any(cluster[name] != default for name, (_, default) in CLUSTER.items()):
+        raise IntarsiaError("--replicas, --replica-cores and --fronts need --ray ADDRESS.")
     run(values["bank"], values["encoder"], values["device"], values["precision"], limits, options, keys)
+
+
+def run_on_cluster(
+    values: dict[str, Any], cluster: dict[str, Any], limits: dict[str, int], options: Options, keys: Keys
+) -> None:
+    """Serve with replicas on a Ray cluster."""
+    from intarsia.cli import console
+    from intarsia.cluster.connection import connected
+    from intarsia.cluster.replica import ServedBank
+    from intarsia.cluster.serving import Scale, serve_until
+
+    folder, device = values["bank"], values["device"].partition(":")[0]
+    if not folder.is_dir():
+        raise IntarsiaError(f"There is no bank at {folder}. Learn a task first (intarsia learn), or give --bank.")
+    scale = Scale.parse(
+        cluster["replicas"], cores=cluster["replica_cores"], gpus=int(device != "cpu"), fronts=cluster["fronts"]
+    )
+    served = ServedBank(
+        str(folder.absolute()), values["encoder"], device, values["precision"], options, keys, limits
+    )  # fmt: skip
+
+    def announce(url: str) -> None:
+        console.err.print(f"Serving {folder} at {url} with {cluster['replicas']} replicas (Ctrl-C ends)", markup=False)
+        console.err.print("Jobs that learn while serving are off on a cluster: use intarsia learn.", markup=False)
+
+    with connected(cluster["ray"]):
+        serve_until(served, scale, announce)
 
 
 def run(

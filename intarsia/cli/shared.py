@@ -270,6 +270,13 @@ def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", preci
     return Bank(bank, encoder, device=device, precision=precision)
 
 
+def driver_bank(
+    ray: str | None, bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None
+) -> Bank:
+    """Open a bank to train in. With --ray this process only directs: its base stays on the CPU."""
+    return open_bank(bank, encoder, device, precision) if ray is None else open_bank(bank, encoder)
+
+
 def quick_start(bank: Bank, encoder: str | None, device: str) -> None:
     """Load the base on a CPU, without importing what a frozen encoder never runs."""
     from intarsia.encoder.quick_import import quick_imports

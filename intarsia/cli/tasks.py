@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from intarsia.cli import checks, completion
+from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_cluster
 from intarsia.cli.shared import (
     ADVANCED,
     BankOption,
@@ -40,6 +41,7 @@ from intarsia.cli.shared import (
     VersionOption,
     about,
     app,
+    driver_bank,
     existing_bank,
     hushed,
     open_bank,
@@ -141,6 +143,9 @@ def learn(
     fresh: FreshOption = False,
     sweep: SweepOption = None,
     serve_anyway: ServeAnywayOption = False,
+    ray: RayOption = None,
+    actor_cores: ActorCoresOption = 1,
+    actors: ActorsOption = None,
     log: LogOption = None,
     quiet: QuietOption = False,
     json: JsonOption = False,
@@ -161,7 +166,7 @@ def learn(
     from intarsia.tasks.decoding import FileFormat
     from intarsia.tasks.named import load_named
 
-    opened = open_bank(bank, encoder, device, precision)
+    opened = driver_bank(ray, bank, encoder, device, precision)
     opened.check_learning(name)
     FileFormat.of(sep, encoding)
     chosen = resolved(opened.store, parse(method or "houlsby-64", option or ())) if method or option else None
@@ -180,14 +185,15 @@ def learn(
     quiet = quiet or json
     if not quiet:
         console.err.print(f"{name}: {about(task)}", markup=False)
-    quick_start(opened, encoder, device)
+    quick_start(opened, encoder, "cpu" if ray else device)
     if settings["max_length"] == "auto":
         chosen_length = opened.propose_length(task)
         settings["max_length"] = chosen_length.tokens
         if not quiet:
             console.err.print(f"{name}: max length {chosen_length}", markup=False)
     explain = "--no-sweep" if sweep is None else None
-    with resumable(), hushed(quiet), learning_progress(name, not quiet, explain_grid=explain) as events:
+    cluster = on_cluster(ray, actor_cores, actors, device, precision)
+    with resumable(), hushed(quiet), cluster, learning_progress(name, not quiet, explain_grid=explain) as events:
         entry = opened.learn(
             name, task, chosen, pooling=pooling, start_from=start_from, settings=settings, sweep=sweep, fresh=fresh,  # type: ignore[arg-type]
             progress=False, callbacks=[*(log or ()), *([events] if events else ())], serve_anyway=serve_anyway,
@@ -243,6 +249,9 @@ def sweep(
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
     ] = False,
     serve_anyway: ServeAnywayOption = False,
+    ray: RayOption = None,
+    actor_cores: ActorCoresOption = 1,
+    actors: ActorsOption = None,
     log: LogOption = None,
     max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
@@ -270,7 +279,7 @@ def sweep(
     duplicates = sorted({n for n in names if names.count(n) > 1})
     if duplicates:
         raise IntarsiaError(f"Two tasks would be named {duplicates[0]!r}. Sweep them one at a time, with --name.")
-    opened = open_bank(bank, encoder, device, precision)
+    opened = driver_bank(ray, bank, encoder, device, precision)
     for one in names:
         opened.check_learning(one)
     options: dict[str, Any] = {
@@ -280,8 +289,9 @@ def sweep(
     quiet = quiet or json
     with hushed(quiet):
         tasks = {n: load_named(source, **options) for n, source in zip(names, data, strict=True)}
-    quick_start(opened, encoder, device)
-    with resumable(), hushed(quiet), queue_progress(not quiet) as watch:
+    quick_start(opened, encoder, "cpu" if ray else device)
+    cluster = on_cluster(ray, actor_cores, actors, device, precision)
+    with resumable(), hushed(quiet), cluster, queue_progress(not quiet) as watch:
         entries = opened.sweep(
             tasks,
             chosen,

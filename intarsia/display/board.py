@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from intarsia.display.terminal import tell
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from intarsia.train.runner import RunnerEvent, RunnerResult
 
 
+MACHINES = 6  # are listed with their jobs
+
+
 class Board:
     """The state of a sweep's jobs, for the table and the lines."""
 
@@ -23,6 +27,7 @@ class Board:
         self.jobs: dict[str, int] = {}  # the number of jobs of each task
         self.ended: dict[str, list[tuple[Job, RunnerResult]]] = {}  # by task
         self.running: dict[str, set[str]] = {}  # keys of the active jobs, by task
+        self.places: dict[str, str] = {}  # the machine of each active job, in a cluster
         self.left = TimeLeft()
         self.reading = ""  # the progress of a feature-based job before its first step
         self.read = ("", 0)  # the last line printed about it: (task, tenths)
@@ -36,10 +41,13 @@ class Board:
         if (p := event.progress) is not None:
             if p.reading is None:
                 self.running[p.job.name].add(event.key)
+                if event.place:
+                    self.places[event.key] = event.place
             self.reading = "" if p.reading is None else f"{p.job.name}: {100 * p.reading:.0f}% · {p}"
         if event.result is not None and event.job is not None:
             self.ended[event.job.name].append((event.job, event.result))
             self.running[event.job.name].discard(event.key)
+            self.places.pop(event.key, None)
 
     def lines(self, event: RunnerEvent) -> None:
         """Update the state by an event; print a line for each finished job."""
@@ -58,7 +66,7 @@ class Board:
         """Return the table of all tasks."""
         from rich.table import Table
 
-        caption = self.reading or str(self.left)
+        caption = " · ".join([*self._machines(), self.reading or str(self.left)])
         table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
         for name, side in (("task", "left"), ("done", "right"), ("running", "right"), ("waiting", "right"),
                            ("best so far", "left"), ("validation", "right")):  # fmt: skip
@@ -71,6 +79,12 @@ class Board:
             shown = ("–", "–") if best is None else (described(best[0]), dev_score(best[1]))
             table.add_row(task, str(len(ended)), str(running), str(waiting), *shown)
         return table
+
+    def _machines(self) -> list[str]:
+        """Return the number of active jobs on each machine of a cluster; none without a cluster."""
+        counts = Counter(self.places.values())
+        shown = [f"{place}: {count} running" for place, count in sorted(counts.items())]
+        return shown if len(shown) <= MACHINES else [*shown[:MACHINES], f"{len(shown) - MACHINES} more machines"]
 
 
 def described(job: Job) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from intarsia.train import checkpoint
+from intarsia.train.checkpoints import Checkpoints, Snapshot
 from intarsia.train.order import epoch_batches
 from intarsia.train.progress import Clock, Watch
 from intarsia.train.run import Run
@@ -19,8 +18,8 @@ BYTES_A_SECOND = 5e8  # the assumed speed of checkpoint writes, until the first 
 class Saving:
     """Decides when to write checkpoints: at intervals, and only if writing takes a small share of the time."""
 
-    def __init__(self, every: float) -> None:
-        self.every, self.last = every, time.monotonic()
+    def __init__(self, every: float, checkpoints: Checkpoints | None) -> None:
+        self.every, self.last, self.checkpoints = every, time.monotonic(), checkpoints
         self.took: float | None = None  # seconds of the last save
 
     def due(self, active_jobs: Iterable[ActiveJob]) -> bool:
@@ -29,24 +28,28 @@ class Saving:
 
     def cheap(self, active_jobs: Iterable[ActiveJob]) -> bool:
         """Return whether a save would take a small share of the time since the last save."""
-        took = sum(active_job.bytes for active_job in active_jobs) / BYTES_A_SECOND if self.took is None else self.took
-        return self.every == 0 or time.monotonic() - self.last > 20 * took
+        took = self.took
+        if took is None:
+            took = sum(active_job.bytes for active_job in active_jobs) / BYTES_A_SECOND
+        return self.checkpoints is not None and (self.every == 0 or time.monotonic() - self.last > 20 * took)
 
     def save(self, active_jobs: Iterable[ActiveJob]) -> None:
         """Write the checkpoints of all active jobs."""
         began = time.monotonic()
-        for active_job in active_jobs:
-            active_job.save()
+        if self.checkpoints is not None:
+            self.checkpoints.write([active_job.snapshot() for active_job in active_jobs])
         self.last = time.monotonic()
         self.took = self.last - began
 
 
 class ActiveJob:
-    """An active job: its run, its position in the epoch, and its checkpoint file."""
+    """An active job: its run and its position in the epoch."""
 
-    def __init__(self, run: Run, state_file: Path | None, watch: Watch | None, report_every: float = 0.0) -> None:
-        self.state_file, self.run = state_file, run
-        if state_file is not None and (stored := checkpoint.read(state_file)) is not None:
+    def __init__(
+        self, run: Run, checkpoints: Checkpoints | None, watch: Watch | None, report_every: float = 0.0
+    ) -> None:
+        self.run = run
+        if checkpoints is not None and (stored := checkpoints.read(run.job)) is not None:
             run.resume(*stored)
         self.clock = Clock(run, watch, report_every)
         self.epoch = len(run.state.history)
@@ -84,14 +87,14 @@ class ActiveJob:
 
     @property
     def bytes(self) -> int:
-        """The approximate size of a checkpoint; 0 if the job writes none."""
-        return 0 if self.state_file is None else 16 * self.run.best.numel()
+        """The approximate size of a checkpoint."""
+        return 16 * self.run.best.numel()
 
     def next_rows(self) -> list[int]:
         """Return the rows of the next batch."""
         return self.batches[self._step()]
 
-    def save(self) -> None:
+    def snapshot(self) -> Snapshot:
+        """Return what the run needs to resume; the tensors may be views that the next step changes."""
         self.run.state.seconds = self.clock.seconds()
-        if self.state_file is not None:
-            checkpoint.write(self.state_file, self.run.state, self.run.tensors())
+        return self.run.job, self.run.state, self.run.tensors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Ctrl-C, `kill`, a closed terminal; Windows has no SIGHUP
@@ -24,12 +25,16 @@ class Interrupts:
     SIGHUP keep a handler that the program has set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """`stop`: whether other code asks for the same; it counts as Ctrl-C."""
+        self.stop = stop
         self.number: int | None = None  # of the signal that came first
         self.previous: dict[int, Any] = {}
 
     @property
     def requested(self) -> bool:
+        if self.number is None and self.stop():
+            self.number = int(signal.SIGINT)
         return self.number is not None
 
     def __enter__(self) -> Interrupts:
@@ -46,11 +51,12 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: object) -> None:
-        if self.requested:
+        if self.number is not None:
             raise Interrupted(number)
         self.number = number
 
     def obey(self) -> None:
         """Raise `Interrupted` if a signal has come."""
-        if self.number is not None:
+        if self.requested:
+            assert self.number is not None
             raise Interrupted(self.number)

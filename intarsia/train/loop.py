@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from operator import length_hint
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.memory import MemoryTrim
 from intarsia.train.active_job import ActiveJob, Saving
+from intarsia.train.checkpoints import Checkpoints, JobFiles
 from intarsia.train.interrupts import Interrupts
 from intarsia.train.job import Job
 from intarsia.train.progress import ReadingReport, Watch
@@ -20,10 +21,10 @@ from intarsia.train.run import Run, Trained
 from intarsia.train.scheduler import MOST_ACTIVE, Scheduler
 from intarsia.train.stepper import RowPredictions
 from intarsia.train.time_shares import TimeShares, tokens_in
+from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache
 
 Done = Callable[[Job, Trained | IntarsiaError], None]
-StateFile = Callable[[Job], Path | None]
 
 
 def train(
@@ -45,7 +46,7 @@ def train(
         [job],
         encoder,
         together=1,
-        state_file=lambda _: state_file,
+        checkpoints=None if state_file is None else JobFiles(lambda _: state_file),
         done=lambda _, result: results.append(result),
         watch=watch,
         save_every=save_every,
@@ -65,10 +66,13 @@ def train_together(
     together: int | None = None,
     score_test: bool = False,
     needed: Callable[[Job], bool] = lambda _: True,
-    state_file: StateFile = lambda _: None,
+    checkpoints: Checkpoints | None = None,
     watch: Watch | None = None,
     save_every: float = 15.0,
     trunk: TrunkCache | None = None,
+    tokenizer: Tokenizer | None = None,
+    batch_of: Callable[[Job], Hashable] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train jobs, up to `together` of them (None: as many as fit) in each pass through the base.
 
@@ -80,28 +84,34 @@ def train_together(
     another process may have finished the job meanwhile. With `score_test`, the best checkpoint of each job is also
     scored on the test part; this score selects nothing.
 
+    `batch_of` names the batch of a job: the jobs of a batch begin together, and no other job joins their passes, so
+    that `together` has no effect. `tokenizer` holds tokens that other code uses too.
+
     `trunk` caches the outputs of the lower layers for jobs without dropout there (None: in memory only). It is empty
     when all jobs have ended. Feature-based jobs store the base's states in its folder, and these files remain.
+
+    `stop` is asked after each step. If it returns True, the checkpoints are written and `Interrupted` is raised, as
+    after Ctrl-C: a thread that is not the main thread gets no signals.
     """
     queue = _Queue(jobs, needed)
     trunk = trunk or TrunkCache(encoder)
-    scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE))
+    scheduler = Scheduler(encoder, together, trunk, length_hint(jobs, MOST_ACTIVE), tokenizer, batch_of)
     active_jobs: dict[Run, ActiveJob] = {}
-    saving, trim_memory, shares = Saving(save_every), MemoryTrim(), TimeShares()
+    saving, trim_memory, shares = Saving(save_every, checkpoints), MemoryTrim(), TimeShares()
 
     def ended(job: Job, result: Trained | IntarsiaError) -> None:
         done(job, result)
         shares.skip()
 
     admitted = 1  # the number of active jobs at the last read of the queue, which is read again when a job has left
-    with Interrupts() as interrupts:
+    with Interrupts(stop) as interrupts:
         while True:
             job_ended = len(active_jobs) < admitted
             while job_ended and scheduler.room(active_jobs):
                 if (job := queue.next(scheduler.accepts(active_jobs))) is None:
                     break
                 run = scheduler.run(job, active_jobs, ReadingReport(job, watch, interrupts))
-                active_job = ActiveJob(run, state_file(job), watch, scheduler.report_every)
+                active_job = ActiveJob(run, checkpoints, watch, scheduler.report_every)
                 active_jobs[active_job.run] = active_job
                 shares.charge({active_job.run: 1.0})
             admitted = len(active_jobs)

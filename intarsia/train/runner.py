@@ -8,8 +8,9 @@ checkpoints of the active jobs, so that a killed queue resumes when it is run ag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,10 +19,13 @@ from intarsia import files
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import to_dict
+from intarsia.train.batches import Batch, Plan, PlannedJob, make_batches, sort_key, tokens_a_step
+from intarsia.train.checkpoints import BatchFile, BatchFiles, Checkpoints, batch_checkpoints
 from intarsia.train.job import Job
 from intarsia.train.loop import train_together
 from intarsia.train.progress import Progress, Watch
-from intarsia.train.run import Trained, check_job, is_exclusive
+from intarsia.train.run import Trained, check_job
+from intarsia.train.tokens import Tokenizer
 from intarsia.train.trunk import TrunkCache
 
 
@@ -79,15 +83,6 @@ class JobResult:
 
 
 @dataclass(frozen=True)
-class PlannedJob:
-    """A job of the queue, and its cost relative to the other jobs."""
-
-    key: str
-    job: Job
-    cost: float
-
-
-@dataclass(frozen=True)
 class RunnerEvent:
     """An event for the watcher: first all jobs (`planned`), then steps of a job (`progress`) and its `result`.
 
@@ -101,6 +96,7 @@ class RunnerEvent:
     progress: Progress | None = None
     result: RunnerResult | None = None
     stored: bool = False
+    place: str = ""  # the machine that trains the job, if it is another one
     learned: Mapping[str, Any] | None = None
 
     @property
@@ -133,6 +129,26 @@ def join_watchers(watch: Watch | None, *events: RunnerWatch | None) -> RunnerWat
     return notify
 
 
+class Workers(Protocol):
+    """Trains the batches of a queue elsewhere: on other devices or machines."""
+
+    def train(self, batches: Sequence[Batch], runner: Runner, *, score_test: bool) -> None:
+        """Train the batches; call `runner.done` for each job that ends and `runner.step` for each progress."""
+
+
+_workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
+
+
+@contextmanager
+def using(workers: Workers | None) -> Iterator[None]:
+    """Let these workers train all queues of the block; None: this process."""
+    token = _workers.set(workers)
+    try:
+        yield
+    finally:
+        _workers.reset(token)
+
+
 class Runner:
     """One queue of jobs over one encoder."""
 
@@ -147,15 +163,18 @@ class Runner:
         state_file: StateFileOf | None = None,
         watch: RunnerWatch | None = None,
     ) -> None:
-        """`folder` holds the trunk's cached states, and one subfolder per active job with its checkpoint. `state_file`
-        gives another path for a job's checkpoint. Jobs with equal keys would end with equal weights and run once."""
+        """`folder` holds the trunk's cached states, and one subfolder per active batch with its checkpoint, named after
+        the batch's first job. `state_file` gives another path for it. Jobs with equal keys would end with equal weights
+        and run once. In a block of `using`, the workers train the batches."""
         self.encoder, self.folder, self.results = encoder, folder, results
         self.state_file = state_file or (lambda key: folder / key / "state.safetensors")
         self.watched, self.watch = watch is not None, watch or (lambda _: None)
         distinct = {job.key(encoder.fingerprint): job for job in jobs}
-        self.planned = sorted((PlannedJob(key, job, cost(job)) for key, job in distinct.items()), key=_sort_key)
+        self.planned = sorted((PlannedJob(key, job, cost(job)) for key, job in distinct.items()), key=sort_key)
         self.keys = {id(planned.job): planned.key for planned in self.planned}  # the loop returns the same objects
         self.ended: dict[str, RunnerResult] = {}
+        self.batch_of: dict[str, Batch] = {}  # by the key of each job
+        self.opened: dict[str, tuple[Checkpoints, Collection[str]]] = {}  # by batch: its checkpoint, and whom to train
 
     def run(self, together: int | None = None, *, score_test: bool = False) -> dict[str, RunnerResult]:
         """Train the jobs that have no result; return the results of all jobs by key.
@@ -164,71 +183,122 @@ class Runner:
         the test part.
         """
         self.watch(RunnerEvent(planned=self.planned))
-        missing = [planned.job for planned in self.planned if not self._is_stored(planned.job)]
-        train_together(
-            missing,
-            self.encoder,
-            together=together,
-            score_test=score_test,
-            done=self._done,
-            needed=self._needed,
-            state_file=self._state_file,
-            watch=self._step if self.watched else None,
-            trunk=TrunkCache(self.encoder, self.folder),
+        missing = [planned for planned in self.planned if not self._is_stored(planned) and self._is_valid(planned)]
+        tokenizer, plan = Tokenizer(self.encoder), Plan(self.folder, together)
+        workers = _workers.get()
+        recorded = self.encoder.device.type == "cuda" and workers is None
+
+        def make(jobs: Sequence[PlannedJob]) -> list[Batch]:
+            if recorded:  # the scheduler joins jobs, whose results do not depend on their neighbours
+                return [Batch((planned,)) for planned in jobs]
+            return make_batches(jobs, self.encoder.shape, lambda job: tokens_a_step(job, tokenizer), together)
+
+        batches = plan.batches(
+            {planned.key for planned in missing}, self.planned, make, lambda batch: self.state_of(batch).is_file()
         )
+        self.batch_of = {key: batch for batch in batches for key in batch.keys}
+        if workers is not None:
+            workers.train(batches, self, score_test=score_test)
+        else:
+            train_together(
+                [planned.job for batch in batches for planned in batch.jobs],
+                self.encoder,
+                together=together,
+                score_test=score_test,
+                done=self.done,
+                needed=self._needed,
+                checkpoints=BatchFiles(lambda job: self.open(self._batch(job))[0]),
+                watch=self.step if self.watched else None,
+                trunk=TrunkCache(self.encoder, self.folder),
+                tokenizer=tokenizer,
+                batch_of=None if recorded else lambda job: self._batch(job).name,
+            )
+        for planned in self.planned:  # a process that was killed between a result and its removal left the state
+            self._remove_state(planned.key)
+        plan.remove()
         return self.ended
 
-    def _is_stored(self, job: Job) -> bool:
-        """Return whether the job has a stored result, and report this result to the watcher."""
+    def open(self, batch: Batch) -> tuple[Checkpoints, Collection[str]]:
+        """Return the checkpoint of a batch that begins or resumes, and the keys of the jobs to train.
+
+        If any job has to be trained from its start, all have: their passes are the same only together.
+        """
+        if batch.name not in self.opened:
+            path = self.state_of(batch)
+            missing = {planned.key for planned in batch.jobs if not self._is_stored(planned)}
+            keys: Collection[str] = missing
+            checkpoints = batch_checkpoints(path, len(batch.jobs), lambda job: self.keys[id(job)])
+            if isinstance(checkpoints, BatchFile) and missing:
+                if not missing <= checkpoints.keys <= set(batch.keys):
+                    checkpoints.restart()
+                keys = checkpoints.keys or batch.keys
+            self.opened[batch.name] = checkpoints, keys
+        return self.opened[batch.name]
+
+    def reopen(self, batch: Batch) -> Collection[str]:
+        """Return the keys of the jobs to train of a batch that another process begins or resumes."""
+        self.opened.pop(batch.name, None)
+        _, keys = self.open(batch)
+        self.opened.pop(batch.name)
+        return keys
+
+    def state_of(self, batch: Batch) -> Path:
+        """Return the checkpoint file of a batch."""
+        return self.state_file(batch.name)
+
+    def step(self, progress: Progress, place: str = "") -> None:
+        """Report the progress of a job."""
+        self.watch(RunnerEvent(job=progress.job, key=self.keys[id(progress.job)], progress=progress, place=place))
+
+    def done(self, job: Job, outcome: Trained | IntarsiaError) -> None:
+        """Store the result of a job. A job that was trained again for its neighbours' sake has one already."""
         key = self.keys[id(job)]
-        if (result := self.results.find(job, key)) is None:
+        again = key in self.ended
+        if not again:
+            self.ended[key] = self.results.add(job, key, outcome)
+        batch = self.batch_of.get(key)
+        if batch is not None and all(other in self.ended for other in batch.keys):
+            self._remove_state(batch.name)  # only now: if the process is killed while it measures, the job can resume
+        if not again:
+            self._report(job, key, self.ended[key])
+
+    def _batch(self, job: Job) -> Batch:
+        return self.batch_of[self.keys[id(job)]]
+
+    def _is_stored(self, planned: PlannedJob) -> bool:
+        """Return whether the job has a stored result, and report this result to the watcher."""
+        if planned.key in self.ended:
+            return True
+        if (result := self.results.find(planned.job, planned.key)) is None:
             return False
-        self._report(job, key, result, stored=True)
+        self._report(planned.job, planned.key, result, stored=True)
+        return True
+
+    def _is_valid(self, planned: PlannedJob) -> bool:
+        """Return whether the settings of a job are valid; if not, that is its result."""
+        try:
+            check_job(planned.job, self.encoder.shape)
+        except IntarsiaError as error:
+            self.done(planned.job, error)
+            return False
         return True
 
     def _needed(self, job: Job) -> bool:
-        """Return whether to train a job that may take a slot now: it has no result, and its settings are valid."""
-        if self._is_stored(job):
-            return False
-        try:
-            check_job(job, self.encoder.shape)
-        except IntarsiaError as error:
-            self._done(job, error)
-            return False
-        return True
-
-    def _step(self, progress: Progress) -> None:
-        self.watch(RunnerEvent(job=progress.job, key=self.keys[id(progress.job)], progress=progress))
-
-    def _done(self, job: Job, outcome: Trained | IntarsiaError) -> None:
-        key = self.keys[id(job)]
-        result = self.results.add(job, key, outcome)
-        self._remove_state(key)  # only now: if the process is killed while it measures, the job can still resume
-        self._report(job, key, result)
+        """Return whether to train a job that may take a slot now."""
+        batch = self._batch(job)
+        _, keys = self.open(batch)
+        if keys:
+            files.make_folder(self.state_of(batch).parent)
+        return self.keys[id(job)] in keys
 
     def _report(self, job: Job, key: str, result: RunnerResult, *, stored: bool = False) -> None:
         self.ended[key] = result
         self.watch(RunnerEvent(job=job, key=key, result=result, stored=stored))
 
-    def _state_file(self, job: Job) -> Path:
-        path = self.state_file(self.keys[id(job)])
-        files.make_folder(path.parent)
-        return path
-
-    def _remove_state(self, key: str) -> None:
-        path = self.state_file(key)
-        if path.parent.name == key:  # the folder belongs to this job only
+    def _remove_state(self, name: str) -> None:
+        path = self.state_file(name)
+        if path.parent.name == name:  # the folder belongs to this batch only
             files.remove_folder(path.parent)
         else:
             with suppress(OSError):  # the result is stored: what follows must not make it look lost
                 path.unlink(missing_ok=True)
-
-
-def _sort_key(planned: PlannedJob) -> tuple[bool, str, float]:
-    """Return the sort key of the queue.
-
-    The longest jobs come first, so that the last pass is not left with one long job. Jobs that cannot share a pass
-    come last and are grouped by method, because all tasks reuse the recorded passes of a method.
-    """
-    exclusive = is_exclusive(planned.job.method)
-    return exclusive, str(planned.job.method) if exclusive else "", -planned.cost

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.shape import Shape
 from intarsia.train.features import ReadingProgress
 from intarsia.train.frozen_parents import FrozenParents
 from intarsia.train.job import Job
@@ -42,6 +43,18 @@ def cheap_together(jobs: Sequence[Job], encoder: Encoder) -> bool:
     return len(jobs) * settings.batch_size * tokens <= CHEAP
 
 
+def may_share_passes(job: Job, other: Job, shape: Shape) -> bool:
+    """Return whether two jobs may share passes: all rows of a pass must have dropout in the same layers."""
+    if is_exclusive(job.method) or is_exclusive(other.method):
+        return False
+    ours, theirs = job.settings, other.settings
+    if (ours.dropout, ours.trunk_dropout) != (theirs.dropout, theirs.trunk_dropout):
+        return False
+    if ours.trunk_dropout or not ours.dropout or job.method == other.method:
+        return True
+    return trunk_layer(job, shape) == trunk_layer(other, shape)
+
+
 class Scheduler:
     """Schedules the runs of one call of `train_together`.
 
@@ -49,11 +62,20 @@ class Scheduler:
     these runs have ended, the runs of the next shape follow. Elsewhere, runs of any shape share a pass (`Eager`).
     """
 
-    def __init__(self, encoder: Encoder, together: int | None, trunk: TrunkCache, jobs: int = MOST_ACTIVE) -> None:
-        """`jobs`: the maximum number of jobs, which limits the number of training slots."""
-        self.encoder, self.together, self.trunk = encoder, together, trunk
+    def __init__(
+        self,
+        encoder: Encoder,
+        together: int | None,
+        trunk: TrunkCache,
+        jobs: int = MOST_ACTIVE,
+        tokenizer: Tokenizer | None = None,
+        batch_of: Callable[[Job], Hashable] | None = None,
+    ) -> None:
+        """`jobs`: the maximum number of jobs, which limits the number of training slots. `batch_of`: only the jobs of
+        one batch share passes, and all of them do."""
+        self.encoder, self.together, self.trunk, self.batch_of = encoder, together, trunk, batch_of
         self.slots = together or max(1, min(jobs, MOST_ACTIVE))
-        self.tokenizer, self.parents = Tokenizer(encoder), FrozenParents(encoder)
+        self.tokenizer, self.parents = tokenizer or Tokenizer(encoder), FrozenParents(encoder)
         self.stepper: Stepper = Eager()
 
     @property
@@ -68,26 +90,17 @@ class Scheduler:
         other = next(iter(active_jobs)).job
         if is_exclusive(other.method):
             return lambda _: False
+        if (batch_of := self.batch_of) is not None:
+            batch = batch_of(other)
+            return lambda job: batch_of(job) == batch
         recorded = self._recorded()
         if recorded is not None:
             return lambda job: self._records(job) and recorded.accepts(job)
-        return lambda job: (
-            not is_exclusive(job.method)
-            and job.settings.dropout == other.settings.dropout
-            and job.settings.trunk_dropout == other.settings.trunk_dropout
-            and self._same_dropout(job, other)
-            and not self._records(job)
-        )
-
-    def _same_dropout(self, job: Job, other: Job) -> bool:
-        """Return whether both jobs have dropout in the same layers; all rows of a pass must have it there."""
-        if job.settings.trunk_dropout or not job.settings.dropout or job.method == other.method:
-            return True
-        return trunk_layer(job, self.encoder.shape) == trunk_layer(other, self.encoder.shape)
+        return lambda job: may_share_passes(job, other, self.encoder.shape) and not self._records(job)
 
     def room(self, active_jobs: Mapping[Run, Any]) -> bool:
         """Return whether one more job may become active."""
-        if not active_jobs:
+        if not active_jobs or self.batch_of is not None:
             return True
         if self.together is not None and len(active_jobs) >= self.together:
             return False

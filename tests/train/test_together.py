@@ -15,6 +15,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import IntarsiaError
 from intarsia.methods import BitFit, Bottleneck, Full, LoRA, Method
 from intarsia.tasks import load_data
+from intarsia.train.checkpoints import JobFiles
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train, train_together
 from intarsia.train.progress import Progress
@@ -154,7 +155,7 @@ def test_a_killed_queue_goes_on(tmp_path: Path) -> None:
             raise Killed
 
     found: dict[str, Trained | IntarsiaError] = {}
-    options = {"together": 2, "state_file": lambda j: files[j.name], "save_every": 0.0}
+    options = {"together": 2, "checkpoints": JobFiles(lambda j: files[j.name]), "save_every": 0.0}
     with pytest.raises(Killed):
         train_together(jobs, encoder, done=lambda j, r: found.__setitem__(j.name, r), watch=kill, **options)  # type: ignore[arg-type]
     left = [j for j in jobs if j.name not in found]
