@@ -20,6 +20,10 @@ import numpy as np
 
 import intarsia
 from intarsia import LoRA, Pfeiffer, provenance
+from intarsia.encoder.sources import embedded_folder
+from intarsia.exchange import adapterhub
+from intarsia.exchange.adapter import Adapter
+from intarsia.exchange.modules import Modules
 from intarsia.tasks.suites import load
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +63,26 @@ def compared(found: dict[str, Any], labels: list[str], given: list[str], own: np
     }
 
 
+def import_of_bert_base(work: Path) -> dict[str, float]:
+    """Return the seconds that loading BERT-base takes (random weights), and the import of an adapter over it."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    folder, adapter = work / "bert-base", work / "bert-base-adapter"
+    BertModel(BertConfig()).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(embedded_folder()).save_pretrained(folder)
+    bank = intarsia.open(work / "bert-bank", folder)
+    began = time.perf_counter()
+    encoder, method = bank.encoder, Pfeiffer(48)
+    loading = time.perf_counter() - began
+    tensors = {name: 0.01 * torch.randn(spec.shape) for name, spec in method.tensors(encoder.shape).items()}
+    adapter.mkdir()
+    adapterhub.write(Adapter(method=method, tensors=tensors, name="speed"), Modules(encoder), adapter)
+    began = time.perf_counter()
+    bank.import_("speed", adapter, base_is_the_same=True)
+    return {"loading_the_base_seconds": round(loading, 2), "import_seconds": round(time.perf_counter() - began, 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=None)
@@ -93,11 +117,13 @@ def main() -> None:
             spread = np.array([[(answer.probabilities or {})[label] for label in columns] for answer in mine])
             results[library] = compared(own, labels, [str(answer.label) for answer in mine], spread)
             results[library]["import_seconds"] = seconds[library]
+        speed = import_of_bert_base(work)
     text = {
         "what": "adapters of other libraries, trained on SST-2 over MiniLM, imported and served beside native inlays",
         "rows": {"train": len(train), "dev": len(dev), "native": NATIVE_ROWS},
         "native": {name: method.name for name, method in NATIVE.items()},
         "libraries": {**stored, **results},
+        "bert_base": speed,
         "command": "python benchmarks/exchange.py --out results/exchange.json",
         "machine": provenance.machine(),
         "versions": provenance.versions(),

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_load import Load, arrivals, closed_loop, quantile, typical, zipf
+from serve_machine import memory_mb, memory_summary, others, sampled
 from texts import load_profile
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,8 @@ CACHE = ROOT / ".cache"
 CLIENTS = (1, 8, 32, 128)
 WARM_SECONDS = 3.0
 OVERLOAD_QUEUE = 16_384  # tokens: with the default, a thousand connections never fill the queue
+SLOT_BYTES = 6 << 30  # half of them are for tasks of one shape: a thousand of size 64
+PEFT_TASKS = 100  # adding a task to peft takes time in proportion to the tasks it has: 1,000 would take half an hour
 SLACK_MB = 128  # of memory that passes and the allocator need beside tasks
 SMALL = 8  # size of the adapters in the bank of 10,000 tasks
 Result = dict[str, Any]
@@ -52,7 +55,7 @@ class System:
     """A service to measure: how it is started, and what a request looks like."""
 
     command: tuple[str, ...]
-    tasks: bool  # many tasks, or one
+    tasks: int  # that it has
     ours: bool = False
 
     @property
@@ -66,18 +69,20 @@ class System:
 
 def systems(bank: Path, tasks: int, threads: int) -> dict[str, System]:
     serve = (sys.executable, "-m", "intarsia.cli", "serve", "--bank", str(bank), "--log", "none", "--no-socket",
-             "--no-jobs")  # fmt: skip
+             "--no-jobs", "--slot-bytes", str(SLOT_BYTES))  # fmt: skip
     onnx = (".venv-onnx/bin/python", "benchmarks/serve_onnx.py", str(CACHE / "onnx"), "--threads", str(threads))
-    options = ("--tasks", str(tasks), "--threads", str(threads))
-    return {
-        "intarsia": System(serve, True, True),
-        "intarsia_int8": System((*serve, "--precision", "int8"), True, True),
-        "intarsia_one_task": System(serve, False, True),
-        "onnxruntime_one_task": System(onnx, False),
-        "onnxruntime_int8_one_task": System((*onnx, "--int8"), False),
-        "adapters": System((".venv-adapters/bin/python", "benchmarks/serve_peer.py", "adapters", *options), True),
-        "peft": System((".venv-peft/bin/python", "benchmarks/serve_peer.py", "peft", *options), True),
+    found = {
+        "intarsia": System(serve, tasks, True),
+        "intarsia_int8": System((*serve, "--precision", "int8"), tasks, True),
+        "intarsia_one_task": System(serve, 1, True),
+        "intarsia_int8_one_task": System((*serve, "--precision", "int8"), 1, True),
+        "onnxruntime_one_task": System(onnx, 1),
+        "onnxruntime_int8_one_task": System((*onnx, "--int8"), 1),
     }
+    for name, held in (("adapters", tasks), ("peft", min(tasks, PEFT_TASKS))):
+        options = (name, "--tasks", str(held), "--threads", str(threads))
+        found[name] = System((f".venv-{name}/bin/python", "benchmarks/serve_peer.py", *options), held)
+    return found
 
 
 def free_port() -> int:
@@ -128,14 +133,12 @@ def _answers(system: System, port: int) -> bool:
         connection.close()
 
 
-def bodies(system: System, texts: Sequence[str], tasks: int, seed: int, count: int = 8192) -> list[bytes]:
+def bodies(system: System, texts: Sequence[str], seed: int, count: int = 8192) -> list[bytes]:
     from serve_bank import name_of
 
-    numbers = zipf(tasks, seed)
+    numbers = zipf(system.tasks, seed)
     name = name_of if system.ours else (lambda number: f"task{number}")
-    return [
-        system.body(name(next(numbers) if system.tasks else 0), texts[i % len(texts)]) for i in range(count)
-    ]  # fmt: skip
+    return [system.body(name(next(numbers)), texts[i % len(texts)]) for i in range(count)]
 
 
 def throughput(given: argparse.Namespace, texts: Sequence[str]) -> Result:
@@ -152,23 +155,42 @@ def throughput(given: argparse.Namespace, texts: Sequence[str]) -> Result:
         try:
             with started(system, given.threads) as (port, pid, _):
                 result["missing"].pop(name, None)
-                asked = bodies(system, texts, given.tasks, given.seed)
+                asked = bodies(system, texts, given.seed)
+                if system.ours:
+                    ask_every_task(port, system.tasks)
                 closed_loop(port, system.path, asked, 32, WARM_SECONDS)
-                result[name] = {}
+                result[name] = {"tasks": system.tasks}
                 for clients in given.clients:
-                    load = closed_loop(port, system.path, asked, clients, given.seconds)
-                    result[name][str(clients)] = load.summary()
+                    with others(pid) as busy:
+                        load = closed_loop(port, system.path, asked, clients, given.seconds)
+                    result[name][str(clients)] = load.summary() | {"cores_of_other_programs": busy[0]}
                 result[name]["memory_mb"] = memory_mb(pid)
         except RuntimeError as error:
             result["missing"][name] = str(error)[-500:]
     return result
 
 
+def ask_every_task(port: int, tasks: int) -> None:
+    """Ask every task once: the peers hold all of their tasks in memory from the start."""
+    import http.client
+
+    from serve_bank import name_of
+
+    names = [name_of(number) for number in range(tasks)]
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+        for first in range(0, tasks, 50):
+            body = json.dumps({"tasks": names[first : first + 50], "inputs": ["a short text"]})
+            connection.request("POST", "/v1/predict", body, {"Content-Type": "application/json"})
+            if (answer := connection.getresponse()).status != 200:
+                raise RuntimeError(f"the tasks could not be asked: {answer.read()!r}")
+            answer.read()
+
+
 def web(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     """The same requests over HTTP and in process."""
     bank = make_bank(given.tasks, given.size)
     system = systems(bank, given.tasks, given.threads)["intarsia"]
-    asked = bodies(system, texts, given.tasks, given.seed)
+    asked = bodies(system, texts, given.seed)
     most = max(given.clients)
     result: Result = {}
     say("web: over HTTP")
@@ -315,7 +337,7 @@ def overload(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     """Arrivals at four times the capacity."""
     bank = make_bank(given.tasks, given.size)
     system = systems(bank, given.tasks, given.threads)["intarsia"]
-    asked = bodies(system, texts, given.tasks, given.seed)
+    asked = bodies(system, texts, given.seed)
     with started(system, given.threads, "--queue-tokens", str(OVERLOAD_QUEUE)) as (port, pid, _):
         closed_loop(port, system.path, asked, 32, WARM_SECONDS)
         before = closed_loop(port, system.path, asked, 1, given.seconds).summary()
@@ -366,40 +388,6 @@ def memory(given: argparse.Namespace, texts: Sequence[str]) -> Result:
     return {
         "load": load.summary(), "memory_mb": summary, "base_mb": base,
         "slot_and_host_limit_mb": round(2 * limit / 2**20), "under_the_limit": summary["largest"] <= allowed,
-    }  # fmt: skip
-
-
-@contextlib.contextmanager
-def sampled(pid: int, seconds: float = 1.0) -> Iterator[list[float]]:
-    """The resident memory of a process in MB, once a second."""
-    found: list[float] = [memory_mb(pid)]
-    end = threading.Event()
-
-    def sample() -> None:
-        while not end.wait(seconds):
-            found.append(memory_mb(pid))
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield found
-    finally:
-        end.set()
-        thread.join()
-
-
-def memory_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return round(int(line.split()[1]) / 1024, 1)
-    return 0.0
-
-
-def memory_summary(found: Sequence[float]) -> Result:
-    half = len(found) // 2
-    return {
-        "first": found[0], "largest": max(found), "last": found[-1],
-        "largest_of_first_half": max(found[: half or 1]), "largest_of_second_half": max(found[half:]),
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from intarsia.exchange.adapterhub_heads import WEIGHTS as HEAD_WEIGHTS
 from intarsia.exchange.adapterhub_heads import HubHead, read_hub_head
 from intarsia.exchange.adapterhub_heads_written import MODELS, written_head
 from intarsia.exchange.adapterhub_lora import read_lora
-from intarsia.exchange.adapterhub_names import HubNames, HubTensors, check_names, current_name
+from intarsia.exchange.adapterhub_names import HubNames, HubTensors, check_interface, check_names, current_name
 from intarsia.exchange.adapterhub_parts import HubPart, joined
 from intarsia.exchange.adapterhub_prefix import read_prefix
 from intarsia.exchange.adapterhub_setup import SETUP, Setup, check_parents
@@ -73,6 +73,7 @@ def read(source: Source, modules: Modules) -> Adapter:
             f"{CONFIG}: hidden_size is {width!r:.40}; the bank's base has the width {modules.encoder.shape.width}."
         )
     version = version_of(flags)
+    check_interface(source)
     name = flags.take("name")
     if not isinstance(name, str) or not name:
         raise ExchangeError(f"{CONFIG}: name is {name!r:.60}; expected the adapter's name in its tensors' names.")
@@ -115,7 +116,7 @@ def _read_setup(source: Source, modules: Modules) -> Adapter:
         own = parts[str(chosen)]
         assert own.head is not None
         head = HubHead(own.kind, own.head, own.head_tensors, own.labels)
-    elif chosen:
+    elif chosen and not (source.headless and chosen is True):
         head = read_hub_head(source if chosen is True else source.below(str(chosen)), modules)
     if isinstance(method, str):
         return replace(first, **_fields(head)) if head else first

@@ -37,7 +37,10 @@ class HubHead:
 
 
 def read_hub_head(source: Source, modules: Modules) -> HubHead | None:
-    """Take the head of a folder, if it has one."""
+    """Take the head of a folder, if it has one and the user wants it."""
+    if source.headless:
+        source.leave_out(CONFIG, *WEIGHTS)
+        return None
     has_weights = source.first(*WEIGHTS) is not None
     if CONFIG not in source.files:
         if has_weights:

@@ -15,6 +15,7 @@ from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT, layer_paths
 from intarsia.errors import ExchangeError
 from intarsia.exchange.accounting import Weights
 from intarsia.exchange.modules import Modules
+from intarsia.exchange.source import Source
 
 FAMILIES = ("albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
 OLD_NAMES = {  # of adapter-transformers 1
@@ -118,6 +119,28 @@ class HubTensors(HubNames):
             elif tensor:
                 first[tensor] = key
         return {tensor: self.weights.take(key) for tensor, key in first.items()}
+
+
+INTERFACE = "adapter_interface.json"  # in folders of families that adapters has by a plug-in
+MODERNBERT = {
+    "model_embeddings": "embeddings", "model_layers": "layers", "layer_self_attn": "attn", "attn_qkv_proj": "Wqkv",
+    "attn_o_proj": "Wo", "layer_intermediate_proj": "mlp.Wi", "layer_output_proj": "mlp.Wo",
+    "layer_pre_self_attn": "attn", "layer_pre_ffn": "mlp", "layer_ln_1": "mlp_norm",
+}  # fmt: skip
+
+
+def check_interface(source: Source) -> None:
+    """Raise if the adapter was made through another interface than that of adapters itself: then it acts elsewhere."""
+    if INTERFACE not in source.files:
+        return
+    found = source.json(INTERFACE)
+    interface = found.get("interface")
+    stated = {k: v for k, v in interface.items() if k != "adapter_methods" and v} if isinstance(interface, dict) else {}
+    if found.get("model_type") != "modernbert" or stated != MODERNBERT:
+        raise ExchangeError(
+            f"{INTERFACE}: made through another interface than that of adapters for modernbert: the adapter "
+            "may act at other places, so it cannot be imported."
+        )
 
 
 def check_names(family: str) -> None:

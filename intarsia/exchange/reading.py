@@ -57,7 +57,7 @@ def read_adapter(
     """Return the format's name and the adapter, checked against the base. `headless` leaves out the head, whose tensors
     are still accounted for."""
     name = format or detect(source)
-    modules = Modules(encoder)
+    modules, source.headless = Modules(encoder), headless
     adapter = format_module(name).read(source, modules)
     check_vocabulary(source, encoder)
     source.check_consumed()

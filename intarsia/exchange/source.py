@@ -49,6 +49,7 @@ class Source:
         self._hashes: dict[str, str] = {}
         self._accounts: list[Flags | Weights] = []
         self._below: dict[str, Source] = {}
+        self.headless = False  # the user wants no head, so a head in files of its own is not read
 
     @property
     def files(self) -> frozenset[str]:
@@ -69,6 +70,7 @@ class Source:
         if not name or Path(name).name != name or not (self.folder / name).is_dir():
             raise ExchangeError(f"{self.folder} has no folder {name!r:.100}, which its configuration names.")
         self._below[name] = Source(self.folder / name, f"{self.name}/{name}")
+        self._below[name].headless = self.headless
         return self._below[name]
 
     def json(self, name: str) -> dict[str, Any]:
@@ -119,6 +121,12 @@ class Source:
         if isinstance(found, dict) and len(found) > MOST_TENSORS:
             raise ExchangeError(f"{self.folder / name} holds {len(found)} entries; at most {MOST_TENSORS} are read.")
         return found
+
+    def leave_out(self, *names: str) -> None:
+        """Hash files that the import leaves out on purpose, without reading what they hold."""
+        for name in names:
+            if name in self.files:
+                self._content(name, LARGEST_WEIGHTS)
 
     def vocabulary(self) -> dict[str, int] | None:
         """Return the vocabulary that the folder carries, if it has a tokenizer file."""

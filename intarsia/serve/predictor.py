@@ -13,6 +13,7 @@ outputs do not depend on the other rows of its pass, on slot numbers, or on what
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import groupby
@@ -185,7 +186,7 @@ class Predictor:
         return out
 
     def _plan(self, requests: Sequence[Request], tasks: Mapping[str, Served]) -> list[list[int]]:
-        """Return the rows of each pass: within the token budget, and with at most as many tasks as the slots hold."""
+        """Return the rows of each pass: within the token budget, and and no more tasks of a shape than its slots."""
         assert self.limits.pass_tokens is not None
         kinds: dict[object, list[int]] = {}
         for task in tasks.values():
@@ -199,12 +200,21 @@ class Predictor:
         for rows in kinds.values():
             for part in by_token_budget([len(requests[row][1].ids) for row in rows], self.limits.pass_tokens):
                 fitting = [rows[i] for i in part]
-                keys = list(dict.fromkeys(requests[row][0].key for row in fitting))
-                capacity = min(self.residents.capacity(self._known[key]) for key in keys)
-                for i in range(0, len(keys), capacity):
-                    chosen = set(keys[i : i + capacity])
-                    passes.append([row for row in fitting if requests[row][0].key in chosen])
+                turns = self._turns(dict.fromkeys(requests[row][0].key for row in fitting))
+                for turn in sorted(set(turns.values())):
+                    passes.append([row for row in fitting if turns[requests[row][0].key] == turn])
         return passes
+
+    def _turns(self, keys: Iterable[str]) -> dict[str, int]:
+        """Return the number of the pass in which each task runs: the slots of its shape hold all tasks of that pass."""
+        turns: dict[str, int] = {}
+        seen: Counter[object] = Counter()
+        for key in keys:
+            learned = self._known[key]
+            shape = self.residents.shape_key(learned)
+            turns[key] = seen[shape] // self.residents.capacity(learned)
+            seen[shape] += 1
+        return turns
 
     def _pass(self, rows: Sequence[PassRow], held: Mapping[str, Resident], read: Read[Any]) -> list[Any]:
         """Run one pass: for rows of tasks that share the base, or for rows of one task that changes the base."""

@@ -16,10 +16,10 @@ from intarsia.errors import IntarsiaError
 from intarsia.service.asgi import Message, Receive, Scope, Send, header
 from intarsia.service.errors import Failure
 from intarsia.service.state import Service
+from intarsia.service.tracing import parent_of
 from intarsia.service.web import Disconnected, Reply
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 CLIENT_LEFT = 499  # in logs and metrics only
 
 log = logging.getLogger("intarsia.access")
@@ -53,6 +53,8 @@ class Gate:
             metrics.in_flight -= 1
             seconds = time.perf_counter() - begun
             metrics.ended(_method(scope), facts["route"], facts["status"], seconds)
+            if self.service.tracer is not None:
+                self.service.tracer.ended(_method(scope), facts, seconds, header(scope, b"traceparent"))
             if self.service.options.log != "none":
                 self._log(scope, facts, seconds)
 
@@ -103,9 +105,8 @@ class Gate:
             "ms": round(1000 * seconds, 2),
         }
         line |= {key: facts[key] for key in ("code", "rows", "tokens", "queue_ms") if key in facts}
-        trace = TRACE.fullmatch(header(scope, b"traceparent") or "")
-        if trace is not None:
-            line |= {"trace_id": trace[1], "parent_id": trace[2]}
+        if (parent := parent_of(header(scope, b"traceparent"))) is not None:
+            line |= {"trace_id": parent[0], "parent_id": parent[1]}
         if self.service.options.log == "json":
             log.info(json.dumps(line))
         else:

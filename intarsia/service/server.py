@@ -85,8 +85,8 @@ def serve(
     check_exposure(options, keys)
     listening = bind(options)
     _log(options)
-    local = _local(bank, options)
     service = Service(bank, options, keys, jobs)
+    local = _local(bank, options)
     service.on_ready = lambda engine: ready(engine.limits)
     try:
         server = Server(_config(service, options), service)

@@ -15,6 +15,7 @@ from intarsia.service.door import Door
 from intarsia.service.errors import Failure, failure_of
 from intarsia.service.metrics import Metrics
 from intarsia.service.options import Keys, Options
+from intarsia.service.tracing import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ class Service:
         self.bank, self.options, self.keys, self.jobs = bank, options, keys, jobs
         self.door = Door(keys)
         self.metrics = Metrics()
+        self.tracer = Tracer.of()
         self.threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="intarsia-http")
         self.engine: Engine | None = None
         self.failed: IntarsiaError | None = None  # why the engine could not start
@@ -119,3 +121,5 @@ class Service:
         self.threads.shutdown(wait=False, cancel_futures=True)
         if self.engine is not None:
             self.engine.close(drain=True)
+        if self.tracer is not None:
+            self.tracer.close()

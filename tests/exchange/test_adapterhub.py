@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import intarsia
 from intarsia import IA3, Bottleneck, DoRA, LoRA, Prefix
+from intarsia.bank.export_card import card
 from intarsia.bank.importing import answers, inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
@@ -89,6 +90,15 @@ def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
     assert (back.method, back.kind, back.head) == (adapter.method, adapter.kind, adapter.head)
     assert back.labels == (() if adapter.head is None else adapter.labels)
     assert_same(computed(back, base), case)
+
+
+@pytest.mark.parametrize(("case", "line"), [("seq_bn", "AutoAdapterModel"), ("modernbert", "adapters.init(model)")])
+def test_the_card_has_the_lines_that_load_it(case: str, line: str) -> None:
+    base = encoder(FAMILIES[case])
+    adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
+    inlay = inlay_of_adapter("task", adapter, base, {})
+    text = card(inlay, adapter, Modules(base), 1, "adapterhub", None)
+    assert line in text and "load_adapter" in text
 
 
 REFUSED: dict[str, tuple[Method, str]] = {
@@ -269,6 +279,23 @@ def head(tmp_path: Path, **flags: Any) -> Path:
 def test_a_head_that_cannot_be_computed_is_refused(flags: dict[str, Any], fault: str, tmp_path: Path) -> None:
     with pytest.raises(ExchangeError, match=fault):
         read(head(tmp_path, **flags))
+
+
+def test_a_head_that_cannot_be_computed_can_be_left_out(tmp_path: Path) -> None:
+    folder = head(tmp_path, head_type="multiple_choice")
+    _, adapter = read_adapter(Source(folder), encoder("bert"), base_is_the_same=True, headless=True)
+    assert adapter.kind == "none"
+
+
+def test_an_interface_of_the_users_own_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(FOLDER / "modernbert", folder)
+    file = folder / "adapter_interface.json"
+    interface = json.loads(file.read_text())
+    interface["interface"]["layer_ln_2"] = "attn_norm"
+    file.write_text(json.dumps(interface))
+    with pytest.raises(ExchangeError, match="another interface"):
+        read(folder, "modernbert")
 
 
 def test_a_head_without_labels_gets_numbered_ones(tmp_path: Path) -> None:

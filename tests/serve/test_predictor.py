@@ -115,6 +115,19 @@ def test_wide_methods_get_fewer_slots(encoder: Encoder, tasks: dict[str, Learned
     assert slots.capacity == 3 and len(slots.residents) == 3
 
 
+def test_few_slots_of_one_shape_do_not_split_the_tasks_of_another(encoder: Encoder) -> None:
+    found = {f"n{i}": learned(encoder, i, Bottleneck(2)) for i in range(6)}
+    found |= {f"w{i}": learned(encoder, i, Bottleneck(8)) for i in range(2)}
+    predictor = Predictor(encoder, Limits(slot_bytes=100 * 4 * Bottleneck(2).count(encoder.shape)))
+    asked = requests(encoder, found)
+    for key in found:
+        predictor.hold(served(key, found[key]))
+    for slots, capacity in zip(predictor.shapes.values(), (6, 1), strict=True):
+        slots.capacity = capacity
+    keys = [{asked[row][0].key for row in rows} for rows in predictor._plan(asked, {t.key: t for t, _ in asked})]
+    assert keys == [{*(f"n{i}" for i in range(6)), "w0"}, {"w1"}]
+
+
 def test_tensors_that_do_not_fit_their_method_reach_no_slot(encoder: Encoder, tasks: dict[str, Learned]) -> None:
     """A longer tensor would be written into the next task's slot."""
     predictor = Predictor(encoder, Limits(slots=2))

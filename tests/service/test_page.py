@@ -269,10 +269,12 @@ def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder
         page("#key").clear()
         page("#key").send_keys("secret\t")
         page.says("#preview-problem", "column")
+        browser.get("about:blank")  # the page must not ask a service that has ended
     with running(Bank(learned, encoder)) as service:
         service.service.options = dataclasses.replace(service.service.options, jobs=False)
         browser.get(service.url)
         Page(browser).says("#learn-off", "Jobs are switched off")
+        browser.get("about:blank")
     browser.get_log("browser")  # the refusals above
 
 
