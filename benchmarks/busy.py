@@ -11,7 +11,8 @@ Ways of waiting (a thread that waits for the others after each operation):
 Loads: nothing; other processes that compute without end, on one core and on all; and a service beside a learning job
 (two processes of Intarsia at once, each with all threads). A round measures all ways under one load, one after another,
 so that all see the same machine. The number is training steps a second (a batch of 32 short questions, Houlsby 64) and
-single answers a second. `share` is the speed in relation to `now` on the quiet machine.
+single answers a second. `share` is the speed in relation to `now` on the quiet machine. The file is written after each
+load.
 """
 
 from __future__ import annotations
@@ -78,8 +79,7 @@ def work(kind: str, seconds: float) -> None:
             encoder.forward(pack([segments[number % len(segments)]]))
 
     once = train if kind == "train" else answer
-    for number in range(3):
-        once(number)
+    once(0)
     print("ready", flush=True)
     sys.stdin.readline()
     began, count = time.perf_counter(), 0
@@ -125,7 +125,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, default=15.0, help="of each measurement")
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--output", type=Path)
+    options.add_argument("--output", type=Path, help="loads that this file has are not measured again")
+    options.add_argument("--note", help="what else ran on the machine")
     options.add_argument("--work", choices=("train", "answer"), help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.work:
@@ -135,7 +136,6 @@ def main() -> None:
     if given.output is None:
         options.error("--output is required")
     sys.path.insert(0, str(HERE.parent))
-    from intarsia import provenance
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loads: dict[str, tuple[tuple[str, ...], int]] = {
@@ -146,25 +146,46 @@ def main() -> None:
         "all cores taken, training": (("train",), cores),
         "a service beside a learning job": (("train", "answer"), 0),
     }
-    found: dict[str, dict[str, list[list[float]]]] = {load: {way: [] for way in WAYS} for load in loads}
-    for _ in range(given.rounds):
-        for load, (kinds, taken) in loads.items():
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    if given.output.exists():
+        found = json.loads(given.output.read_text(encoding="utf-8"))["a_second"]
+    for load, (kinds, taken) in loads.items():
+        if load in found:
+            continue
+        ways: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        for _ in range(given.rounds):
             with hogs(taken):
                 for way in WAYS:
                     speeds = measure(kinds, way, given.seconds)
-                    found[load][way].append(speeds)
+                    ways[way].append(speeds)
                     print(f"{load}, {way}: {', '.join(f'{speed:.2f}' for speed in speeds)} a second", flush=True)
+        found[load] = ways
+        store(given, {name: loads[name][0] for name in found}, found, cores)
+
+
+def store(
+    given: argparse.Namespace,
+    kinds: dict[str, tuple[str, ...]],
+    found: dict[str, dict[str, list[list[float]]]],
+    cores: int,
+) -> None:
+    """Write what has been measured so far."""
+    from intarsia import provenance
+
     middle = {
         load: {way: [statistics.median(column) for column in zip(*rounds, strict=True)] for way, rounds in ways.items()}
         for load, ways in found.items()
     }
-    quiet = {"train": middle["quiet, training"]["now"][0], "answer": middle["quiet, answers"]["now"][0]}
+    quiet = {"train": middle["quiet, training"]["now"][0]}
+    if "quiet, answers" in middle:
+        quiet["answer"] = middle["quiet, answers"]["now"][0]
     shares = {
         load: {
-            way: {kind: speed / quiet[kind] for kind, speed in zip(loads[load][0], speeds, strict=True)}
+            way: {kind: speed / quiet[kind] for kind, speed in zip(kinds[load], speeds, strict=True)}
             for way, speeds in ways.items()
         }
         for load, ways in middle.items()
+        if set(kinds[load]) <= quiet.keys()
     }
     out: dict[str, Any] = {
         "a_second": found,
@@ -179,10 +200,9 @@ def main() -> None:
             "seeds": [0],
         },
     }
+    if given.note:
+        out["note"] = given.note
     given.output.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
-    for load, ways in shares.items():
-        for way, by_kind in ways.items():
-            print(f"{load:34} {way:10} {', '.join(f'{kind} {share:.0%}' for kind, share in by_kind.items())}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -43,10 +44,11 @@ class Experiment:
         self.set = dict(pair.split("=", 1) for pair in self.options.set)
         self.until = time.monotonic() + 60 * self.options.minutes
         out = self.options.out
-        command = {"what": what, "command": f"python {Path(sys.argv[0]).as_posix()} {' '.join(sys.argv[1:])}"}
+        given = [re.sub(r"(^|=)/[^ ]*/", r"\1", argument) for argument in sys.argv[1:]]  # without folders
+        command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(given)}"
         self.written: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"scores": {}}
         self.written |= {
-            **command, "encoder": Path(self.options.encoder).name, "rows": self.options.rows,
+            "what": what, "command": command, "encoder": Path(self.options.encoder).name, "rows": self.options.rows,
             "test_rows": self.options.test_rows, "seeds": self.options.seeds, "max_length": LENGTH,
             "machine": provenance.machine(self.options.device), "versions": provenance.versions(),
         }  # fmt: skip

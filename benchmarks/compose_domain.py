@@ -20,12 +20,13 @@ TASK = "extra/disasters"
 TEXTS = ("extra/emotion", "extra/airline", "extra/global_warming")
 SIZES = (50, 200, 1000)
 DOMAIN = Pfeiffer(reduction=2, invertible=True)
-TASK_ADAPTER = Pfeiffer(24)
+TASK_ADAPTER = Pfeiffer(reduction=16)
 
 
 def main() -> None:
     run = Experiment("a task over a domain inlay, against the task alone")
     bank = run.open()
+    sizes = [int(size) for size in run.set.get("sizes", ",".join(map(str, SIZES))).split(",")]
     count, epochs = int(run.set.get("texts", 6000)), int(run.set.get("epochs", 2))
 
     def domain() -> float:
@@ -41,11 +42,11 @@ def main() -> None:
         "stack": Stack("tweets", TASK_ADAPTER),
         "stack, paper's residual": Stack("tweets", TASK_ADAPTER, residual="paper"),
     }
-    for size in SIZES:
+    for size in sizes:
         for seed in range(run.options.seeds):
             for shown, method in methods.items():
                 name = f"{shown} {size} {seed}".replace(" ", "-").replace(",", "").replace("'", "")
-                settings = {"seed": seed, "epochs": {50: 40, 200: 20, 1000: 10}[size]}
+                settings = {"seed": seed, "epochs": max(10, min(40, 4000 // size))}
                 run.score(
                     f"{size} rows, {shown}, {seed}",
                     run.learn,
@@ -59,7 +60,7 @@ def main() -> None:
         f"{size} rows, {shown}": round(
             fmean(run.scores[f"{size} rows, {shown}, {s}"] for s in range(run.options.seeds)), 2
         )
-        for size in SIZES
+        for size in sizes
         for shown in methods
     }
     run.write(task=TASK, texts=count, texts_from=TEXTS, domain_epochs=epochs, means=means)

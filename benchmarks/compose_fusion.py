@@ -24,23 +24,23 @@ TARGETS = (
     "glue/rte", "glue/mrpc", "glue/stsb", "glue/cola", "extra/progressive_opinion", "extra/progressive_stance",
     "extra/primary_emotions", "extra/corporate_messaging",
 )  # fmt: skip
-ADAPTER = Pfeiffer(24)
-EPOCHS, FUSION_EPOCHS = 10, 10
+ADAPTER = Pfeiffer(reduction=16)
 
 
 def main() -> None:
     run = Experiment("AdapterFusion over single inlays, against the single inlay")
     bank = run.open()
-    rate = float(run.set.get("rate", 5e-4))
+    rate, epochs = float(run.set.get("rate", 5e-4)), int(run.set.get("epochs", 10))
     names = {f"glue/{task}": task for task in (*GLUE, *SAMPLES)} | {f"extra/{task}": task for task in FURTHER}
-    ordered = [*TARGETS, *(task for task in names if task not in TARGETS)]
+    left_out = run.set.get("leave_out", "").split(",")
+    ordered = [*TARGETS, *(task for task in names if task not in TARGETS and task not in left_out)]
     for task in ordered:
-        run.score(f"single {task}", run.learn, bank, names[task], run.data(task), ADAPTER, epochs=EPOCHS)
+        run.score(f"single {task}", run.learn, bank, names[task], run.data(task), ADAPTER, epochs=epochs)
     parts = tuple(names[task] for task in ordered)
     for seed in range(run.options.seeds):
         for task in TARGETS:
             data, name = run.data(task), f"{names[task]}-{seed}"
-            settings = {"epochs": FUSION_EPOCHS, "seed": seed}
+            settings = {"epochs": epochs, "seed": seed}
             run.score(
                 f"fusion {task} {seed}",
                 run.learn,
@@ -58,7 +58,7 @@ def main() -> None:
                 f"{name}-twice",
                 data,
                 ADAPTER,
-                epochs=EPOCHS + FUSION_EPOCHS,
+                epochs=2 * epochs,
                 seed=seed,
             )
     scores = run.scores
@@ -75,7 +75,7 @@ def main() -> None:
     means = {
         against: round(fmean(gain[against] for gain in gains.values()), 2) for against in ("single", "single twice")
     }
-    run.write(parts=parts, fusion_rate=rate, gains=gains, mean_gain=means)
+    run.write(parts=parts, fusion_rate=rate, epochs=epochs, gains=gains, mean_gain=means)
 
 
 def against_score(scores: dict[str, float], against: str, task: str, seed: int) -> float:

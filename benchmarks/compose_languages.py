@@ -26,12 +26,14 @@ def main() -> None:
     run = Experiment("zero-shot transfer of a topic task from English to Russian")
     bank = run.open()
     epochs, count = int(run.set.get("epochs", 3)), int(run.set.get("texts", 4000))
+    task_epochs = int(run.set.get("task_epochs", 10))
     topics = {language: load_data(Path(run.set["sib200"]) / folder) for language, folder in LANGUAGES.items()}
     forms: dict[str, Method] = {
         "madx": Pfeiffer(reduction=2, invertible=True),
         "plain": Pfeiffer(reduction=2),
         "sparse": LotteryTicket(0.05),
     }
+    forms = {form: method for form, method in forms.items() if form in run.set.get("forms", ",".join(forms)).split(",")}
     for language in LANGUAGES:
         texts = [line for line in Path(run.set[language]).read_text().splitlines() if len(line.split()) > 4]
         texts = [texts[i * len(texts) // count] for i in range(min(count, len(texts)))]
@@ -49,20 +51,21 @@ def main() -> None:
                 epochs=epochs,
                 learning_rate=rate,
             )
-    tasks: dict[str, tuple[Method, str | None]] = {
-        "no language": (TASK, None),
-        "MAD-X": (Stack("english-madx", TASK), "madx"),
-        "MAD-X, paper's residual": (Stack("english-madx", TASK, residual="paper"), "madx"),
-        "MAD-X without invertible adapters": (Stack("english-plain", TASK), "plain"),
-        "LT-SFT alone": (LotteryTicket(0.05), None),
-        "LT-SFT added": (Stack("english-sparse", LotteryTicket(0.05)), "sparse"),
-    }
+    tasks: dict[str, tuple[Method, str | None]] = {"no language": (TASK, None)}
+    if "madx" in forms:
+        tasks["MAD-X"] = (Stack("english-madx", TASK), "madx")
+        tasks["MAD-X, paper's residual"] = (Stack("english-madx", TASK, residual="paper"), "madx")
+    if "plain" in forms:
+        tasks["MAD-X without invertible adapters"] = (Stack("english-plain", TASK), "plain")
+    if "sparse" in forms:
+        tasks["LT-SFT alone"] = (LotteryTicket(0.05), None)
+        tasks["LT-SFT added"] = (Stack("english-sparse", LotteryTicket(0.05)), "sparse")
     shown: list[str] = []
     for seed in range(run.options.seeds):
         for title, (method, below) in tasks.items():
             name = f"{title} {seed}".replace(" ", "-").replace(",", "").replace("'", "").lower()
             sparse = title.startswith("LT-SFT")
-            settings = {"epochs": 10, "learning_rate": 5e-5 if sparse else 5e-4, "seed": seed}
+            settings = {"epochs": task_epochs, "learning_rate": 5e-5 if sparse else 5e-4, "seed": seed}
             run.score(f"{title}, english, {seed}", run.learn, bank, name, topics["english"], method, **settings)
             run.score(f"{title}, russian, {seed}", evaluate, bank, name, topics["russian"])
             keys = [f"{title}, english", f"{title}, russian"]
@@ -78,12 +81,12 @@ def main() -> None:
             f"russian-topics-{seed}",
             topics["russian"],
             TASK,
-            epochs=10,
+            epochs=task_epochs,
             seed=seed,
         )
     shown.append("learned in Russian, russian")
     means = {key: round(fmean(run.scores[f"{key}, {s}"] for s in range(run.options.seeds)), 2) for key in shown}
-    run.write(means=means, texts=count, language_epochs=epochs)
+    run.write(means=means, texts=count, language_epochs=epochs, task_epochs=task_epochs)
 
 
 if __name__ == "__main__":

@@ -41,13 +41,17 @@ def main() -> None:
     here = run.open("first")
     there = run.open("second", run.set.get("to") or adapted(run, here))
     tasks = run.set.get("tasks", "glue/sst2").split(",")
+    methods = run.set.get("methods", ",".join(METHODS)).split(",")
     for task in tasks:
         data = run.data(task)
-        for method in METHODS:
+        settings = {"epochs": int(run.set["epochs"])} if "epochs" in run.set else {}
+        for method in methods:
             name = f"{task} {method}".replace("/", "-").replace(" ", "-").replace("%", "")
-            run.score(f"{task} {method}: learned here", run.learn, here, name, data, parse(method))
+            run.score(f"{task} {method}: learned here", run.learn, here, name, data, parse(method), **settings)
             run.score(f"{task} {method}: moved", moved, here, there, name, data.test)
-            run.score(f"{task} {method}: learned there", run.learn, there, f"{name}-anew", data, parse(method))
+            run.score(
+                f"{task} {method}: learned there", run.learn, there, f"{name}-anew", data, parse(method), **settings
+            )
     run.write(to=Path(run.set["to"]).name if "to" in run.set else "the same base after masked words on tweets")
 
 

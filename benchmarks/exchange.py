@@ -21,13 +21,13 @@ import numpy as np
 import intarsia
 from intarsia import LoRA, Pfeiffer, provenance
 from intarsia.encoder.sources import embedded_folder
-from intarsia.exchange import adapterhub
 from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.modules import Modules
+from intarsia.exchange.reading import format_module
 from intarsia.tasks.suites import load
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = {"adapters": ".venv-adapters"}  # each has a worker benchmarks/exchange_NAME.py
+LIBRARIES = {"adapters": ".venv-adapters", "peft": ".venv-peft"}  # each has a worker benchmarks/exchange_NAME.py
 ROWS, NATIVE_ROWS = 2000, 400
 NATIVE = {"own-pfeiffer": Pfeiffer(24), "own-lora": LoRA(8)}
 
@@ -64,23 +64,26 @@ def compared(found: dict[str, Any], labels: list[str], given: list[str], own: np
 
 
 def import_of_bert_base(work: Path) -> dict[str, float]:
-    """Return the seconds that loading BERT-base takes (random weights), and the import of an adapter over it."""
+    """Return the seconds that loading BERT-base takes (random weights), and the import of adapters over it."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    folder, adapter = work / "bert-base", work / "bert-base-adapter"
+    folder = work / "bert-base"
     BertModel(BertConfig()).save_pretrained(folder)
     AutoTokenizer.from_pretrained(embedded_folder()).save_pretrained(folder)
     bank = intarsia.open(work / "bert-bank", folder)
     began = time.perf_counter()
-    encoder, method = bank.encoder, Pfeiffer(48)
-    loading = time.perf_counter() - began
-    tensors = {name: 0.01 * torch.randn(spec.shape) for name, spec in method.tensors(encoder.shape).items()}
-    adapter.mkdir()
-    adapterhub.write(Adapter(method=method, tensors=tensors, name="speed"), Modules(encoder), adapter)
-    began = time.perf_counter()
-    bank.import_("speed", adapter, base_is_the_same=True)
-    return {"loading_the_base_seconds": round(loading, 2), "import_seconds": round(time.perf_counter() - began, 2)}
+    encoder = bank.encoder
+    found = {"loading_the_base_seconds": round(time.perf_counter() - began, 2)}
+    for format, method in {"adapterhub": Pfeiffer(48), "peft": LoRA(8)}.items():
+        adapter = work / f"bert-base-{format}"
+        adapter.mkdir()
+        tensors = {name: 0.01 * torch.randn(spec.shape) for name, spec in method.tensors(encoder.shape).items()}
+        format_module(format).write(Adapter(method=method, tensors=tensors, name="speed"), Modules(encoder), adapter)
+        began = time.perf_counter()
+        bank.import_(format, adapter, base_is_the_same=True)
+        found[f"import_seconds_{format}"] = round(time.perf_counter() - began, 2)
+    return found
 
 
 def main() -> None:
@@ -105,7 +108,8 @@ def main() -> None:
         seconds = {}
         for library in found:
             began = time.perf_counter()
-            bank.import_(library, work / library / "adapter", base_is_the_same=True)
+            named = None if library == "adapters" else found[library]["labels"]  # peft stores none
+            bank.import_(library, work / library / "adapter", labels=named, base_is_the_same=True)
             seconds[library] = round(time.perf_counter() - began, 3)
         texts, labels = [row.text for row in dev], [str(row.label) for row in dev]
         tasks = [*found, *NATIVE]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import intarsia
-from intarsia.cli import completion, main
+from intarsia.cli import checks, completion, main
 from intarsia.cli.console import as_options
 from intarsia.encoder.encoder import Encoder
 from intarsia.methods import PRESETS, Bottleneck
@@ -124,6 +124,8 @@ def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
         (["verify", "--bank", "nowhere"], "There is no bank at nowhere"),
         (["learn", "x", "none.csv", "--pooling", "max"], "mean, cls"),
         (["learn", "x", "none.csv", "--metric", "rouge"], "'rouge' is not known"),
+        (["learn", "x", "none.csv", "--metric", "f1-macr"], "Did you mean 'f1-macro' or 'f1-micro'?"),
+        (["learn", "x", "glue/colaa"], "Did you mean 'glue/cola'"),
         (["learn", "x", "none.csv", "--kind", "sorts"], "label, labels"),
         (["learn", "x", "none.csv", "--device", "gpu"], "the device 'gpu' is not known"),
         (["learn", "x", "none.csv", "--encoding", "utf-9"], "the encoding 'utf-9' is not known"),
@@ -137,6 +139,30 @@ def test_wrong_options_are_refused_at_once(folder: Path, arguments: list[str], m
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 2 and message in done.stderr and done.stdout.strip() == "[]"
+
+
+def test_every_metric_of_the_documentation_is_taken(run: Shell) -> None:
+    named = "auc average-precision auc:yes average-precision:yes f1:yes precision:yes recall:yes matthews recall-macro"
+    for metric in named.split():
+        assert checks.metric(metric) == metric
+    assert '"metric": "auc"' in run("evaluate", "opinion", str(rows_file()), "--metric", "auc", "--json")[1]
+    assert "Expected one of accuracy, f1, " in (
+        refused := run("evaluate", "opinion", str(rows_file()), "--metric", "mse")[2]
+    )
+    assert "average-precision" in refused and "spearman" not in refused  # metrics of this kind only
+
+
+def test_a_threshold_is_for_several_labels_only(run: Shell) -> None:
+    code, _, err = run("learn", "other", str(rows_file()), "--threshold", "0.3")
+    assert code == 2 and "a threshold is for tasks with several labels of n" in err and "--kind labels" in err
+
+
+def rows_file() -> Path:
+    """A file with labelled rows in the present folder."""
+    Path("rows.csv").write_text(
+        "text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in opinions(30)), encoding="utf-8"
+    )
+    return Path("rows.csv")
 
 
 def test_the_service_of_a_bank_answers_without_torch(folder: Path) -> None:

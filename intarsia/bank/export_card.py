@@ -8,6 +8,7 @@ from typing import Any
 
 from intarsia.bank.inlay import Inlay
 from intarsia.exchange.adapter import Adapter
+from intarsia.exchange.adapterhub_heads_written import MODELS
 from intarsia.exchange.class_heads import class_head
 from intarsia.exchange.modules import Modules
 from intarsia.formatting import score
@@ -101,7 +102,8 @@ def _scores(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 def _code(adapter: Adapter, modules: Modules, format: str) -> Iterator[str]:
     """Yield the lines of Python that load the folder in the other library."""
-    head = class_head(adapter, modules) if adapter.head and format != "adapterhub" else None
+    flexible = format == "adapterhub" and modules.encoder.shape.family in MODELS  # heads of the library's own
+    head = class_head(adapter, modules) if adapter.head and not flexible else None
     kind = head.auto_class if head else "AutoModel"
     options = ""
     if head:
@@ -121,8 +123,10 @@ def _code(adapter: Adapter, modules: Modules, format: str) -> Iterator[str]:
         yield f"model = {kind}.from_pretrained({base}{options})"
         yield 'SFT(".").apply(model)  # this folder'
     else:
-        yield "from adapters import AutoAdapterModel"
+        yield "from adapters import AutoAdapterModel" if flexible else "import adapters"
+        yield from () if flexible else (f"from transformers import {kind}",)
         yield ""
-        yield f"model = AutoAdapterModel.from_pretrained({base})"
+        yield f"model = {'AutoAdapterModel' if flexible else kind}.from_pretrained({base}{options})"
+        yield from () if flexible else ("adapters.init(model)",)
         yield 'name = model.load_adapter(".", with_head=True)  # this folder'
         yield "model.set_active_adapters(name)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-from intarsia.errors import IntarsiaError, check_choice
+from intarsia.errors import IntarsiaError, check_choice, did_you_mean
 from intarsia.tasks.examples import KINDS
 
 POOLINGS = ("mean", "cls", "pooler", "trained-pooler")
@@ -42,10 +42,11 @@ def trackers(values: list[str] | None) -> list[str]:
 def metric(value: str | None) -> str | None:
     """Refuse a name that is a metric of no kind; whether it fits the task's kind is checked with the data."""
     if value is not None:
-        from intarsia.tasks.metrics import METRICS, RATIOS, metrics_of
+        from intarsia.tasks.metrics import metrics_of, names_a_metric
 
-        names = {*METRICS, *(name for of_kind in RATIOS.values() for name in of_kind)}
-        if value not in names and not value.startswith("f1:"):
+        if not names_a_metric(value):
+            names = dict.fromkeys(name for kind in KINDS for name in metrics_of(kind))
             known = "; ".join(f"{kind}: {', '.join(metrics_of(kind))}" for kind in KINDS)
-            raise IntarsiaError(f"the metric {value!r} is not known. Metrics by kind of task: {known}.")
+            near = did_you_mean(value, names)
+            raise IntarsiaError(f"the metric {value!r} is not known.{near} Metrics by kind of task: {known}.")
     return value

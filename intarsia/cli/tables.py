@@ -198,6 +198,7 @@ def learned(entry: Entry) -> Text:
         f"{test.get('examples') or 0:,} test examples; "
     )
     start = "" if header.training.get("head_start") is None else "; the head was initialised from the checkpoint"
+    held = " (kept, not served)" if entry.held else ""
     label, advice = _collapsed(header), _zero_f1(header.metrics)
     if label is not None:
         advice += [
@@ -205,7 +206,7 @@ def learned(entry: Entry) -> Text:
             " Try a smaller learning rate, another seed, more epochs, or --bias-correction.",
         ]  # fmt: skip
     return styled(
-        f"{entry.name} version {entry.version}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
+        f"{entry.name} version {entry.version}{held}: {result}{_parameters(header.parameters)}, {size(entry.bytes)}, "
         f"{seconds(header.training.get('seconds') or 0)}{start}",
         *advice,
     )

@@ -56,7 +56,8 @@ class FrontApp:
             body = await self._read(scope, receive)
             answered = await self._ask(scope, body)
             status, headers, content = answered.status, answered.headers, answered.body
-            headers = [*headers, (b"x-replica", answered.replica.encode())]
+            headers = [pair for pair in headers if pair[0] != b"x-request-id"]  # Ray's proxy adds it
+            headers.append((b"x-replica", answered.replica.encode()))
         except Failure as failure:
             status, headers, content = failure.status, _headers(failure), _content(failure, scope)
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 POINTS = 128  # points of each member on the ring; the members' shares then differ by about a tenth
+LEAST = 8  # requests under way that a member always takes: they share its passes
 FACTOR = 1.25  # a member's share of the load, at most, in means; less balances better and moves more tasks
 
 
@@ -39,7 +40,7 @@ class Ring:
     def bound(self, loads: Mapping[str, int]) -> int:
         """Return the largest load that a member may have after the next request."""
         total = sum(loads.get(member, 0) for member in self.members)
-        return math.ceil(self.factor * (total + 1) / len(self.members))
+        return max(LEAST, math.ceil(self.factor * (total + 1) / len(self.members)))
 
     def ranked(self, key: str | None, loads: Mapping[str, int]) -> list[str]:
         """Return all members in the order in which they should be asked; without a key, the least loaded first.

@@ -12,7 +12,7 @@ from intarsia.encoder import attention_registry, cores
 from intarsia.encoder.frozen import FrozenLinear, Projections
 from intarsia.encoder.routed import Dropout, Gelu, Site, Switchboard
 from intarsia.encoder.sites import LAYER_OUTPUT, Family, layer_paths, places
-from intarsia.encoder.trunk import replace_forward
+from intarsia.encoder.trunk import replace_forward, skip_embeddings
 
 
 def attach(model: Any, family: Family) -> Switchboard:
@@ -42,6 +42,8 @@ def attach(model: Any, family: Family) -> Switchboard:
         _record_input(model.get_submodule(f"{prefix}.{family.within['ffn.up']}"), switchboard, "sublayer_input")
         replace_forward(model.get_submodule(prefix), switchboard)
         _hook_output(model.get_submodule(prefix), switchboard)
+    if getattr(model.config, "embedding_size", model.config.hidden_size) == model.config.hidden_size:
+        skip_embeddings(model.get_submodule("embeddings"), switchboard)
     model.requires_grad_(False)
     # `transformers` passes the attention dropout to the registered attention in train mode only. The pass decides
     # whether dropout is applied, as for every other dropout here.

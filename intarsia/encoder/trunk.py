@@ -34,6 +34,24 @@ class SpannedLayer:
         return out
 
 
+class SpannedEmbeddings:
+    """Replaces the `forward` of the embeddings: runs them, or returns the given states if the pass skips them."""
+
+    def __init__(self, plain: Callable[..., Any], switchboard: Switchboard) -> None:
+        self.plain, self.switchboard = plain, switchboard
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        current = self.switchboard.current
+        if current is None or current.span.given is None:
+            return self.plain(*args, **kwargs)
+        return current.span.given  # the first layer that the pass computes reads it too
+
+
+def skip_embeddings(module: nn.Module, switchboard: Switchboard) -> None:
+    """Let passes that begin above the embeddings skip them. Their output must have the width of the layers."""
+    module.forward = SpannedEmbeddings(module.forward, switchboard)
+
+
 def replace_forward(module: nn.Module, switchboard: Switchboard) -> None:
     """Replace the `forward` of a layer's module with a `SpannedLayer`."""
     module.forward = SpannedLayer(module.forward, switchboard)

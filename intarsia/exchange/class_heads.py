@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from intarsia.exchange.activations import activation_of
 from intarsia.exchange.adapter import Adapter
 from intarsia.exchange.heads import CLASSES, HIDDEN, KINDS, LIKE_ROBERTA, OF_THE_BASE
 from intarsia.exchange.modules import Modules
+from intarsia.tasks.heads import pooler_instead
 
 TASKS = {"labels": "SEQ_CLS", "score": "SEQ_CLS", **{kind: task for task, kind in KINDS.items()}}
 
@@ -63,8 +64,7 @@ def class_head(adapter: Adapter, modules: Modules) -> ClassHead:
         layers, output = {"classifier.dense": "pooler"}, "classifier.out_proj"
         pooling = "pooler" if head.pooling == "pooler" else "trained-pooler"  # the base's pooler is the same function
         if pooling == "pooler":
-            base = zip(("weight", "bias"), modules.encoder.pooler or (), strict=True)
-            own_tensors |= {f"pooler.{kind}": tensor.detach().float().cpu() for kind, tensor in base}
+            own_tensors |= dict(_pooler(adapter, modules))
     elif task == "SEQ_CLS" and family in OF_THE_BASE:
         pooling = "trained-pooler" if head.pooling == "trained-pooler" else "pooler"
         if pooling == "trained-pooler":
@@ -77,6 +77,17 @@ def class_head(adapter: Adapter, modules: Modules) -> ClassHead:
         for kind in ("weight", "bias")
     }  # fmt: skip
     return ClassHead(task, _without_biases(tensors, family, config), tuple(layers))
+
+
+def _pooler(adapter: Adapter, modules: Modules) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weight and bias of the base's pooler, as the method changes them."""
+    method, shape, base = adapter.method, modules.encoder.shape, modules.encoder.weights
+    changed: Mapping[str, Tensor] = {}
+    if method.changes_base:
+        changed = method.weights(method.phases(shape)[-1].name, shape, adapter.tensors, adapter.tensors, base)
+    instead = pooler_instead(modules.encoder, adapter.tensors, changed)
+    for kind in ("weight", "bias"):
+        yield f"pooler.{kind}", instead.get(kind, base[f"{modules.pooler}.{kind}"]).detach().float().cpu()
 
 
 def _without_biases(tensors: dict[str, Tensor], family: str, config: object) -> dict[str, Tensor]:

@@ -75,7 +75,12 @@ def write(adapter: Adapter, modules: Modules, folder: Path) -> None:
     prefix = f"{modules.prefix}."
     weights, index, values = list(method.trained(shape)), adapter.tensors["index"], adapter.tensors["values"]
     diffs = {}
+    # A class whose head does not read the base's pooler has none, so its entries have no place and no effect.
+    pooler = f"{modules.pooler}."
+    reads = adapter.head is not None and adapter.head.pooling == "pooler" and shape.family in OF_THE_BASE
     for weight, part, places in split(weights, index):
+        if weight.name.startswith(pooler) and not reads:
+            continue
         numbers, order = _by_column(places, weight.shape).sort()
         steps = torch.diff(numbers, prepend=numbers.new_zeros(1))
         diffs[prefix + weight.name] = {

@@ -199,7 +199,8 @@ def _training(entry: Entry) -> dict[str, str]:
     shown = ("learning_rate", "epochs", "batch_size", "max_length", "seed", "class_weights")
     recipe = ", ".join(f"{k.replace('_', ' ')} {training[k]}" for k in shown if training.get(k) is not None)
     return {
-        "method": ", ".join(f"{k} {v}" for k, v in header.method.items() if v is not None),
+        "method": f"{short_name(header.method)}: "
+        + ", ".join(f"{k} {v}" for k, v in header.method.items() if v is not None),
         "head": ", ".join(
             f"{k} {v}" for k, v in header.head.items() if k not in ("thresholds", "temperature", "mean", "spread")
         ),

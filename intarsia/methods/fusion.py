@@ -111,9 +111,10 @@ class Fuse(Composite):
         changes = [method.change(part, h) for _, method, part in self.acting(view)]  # each [tokens, d]
         query = view.linear(self.reads(view, h), f"{name}.query")
         keyed = view.linear_transposed(query, f"{name}.key.weight")
-        shift = (query * view.each(f"{name}.key.bias")).sum(1)
-        scores = torch.stack([(keyed * change).sum(1) + shift for change in changes], 1)  # [tokens, parts]
-        shares = torch.softmax(view.drop(scores, self.dropout) / self._temperature(view, name), 1)
+        wide = torch.promote_types(h.dtype, torch.float32)  # of the sums
+        shift = (query * view.each(f"{name}.key.bias")).sum(1, dtype=wide)
+        scores = torch.stack([(keyed * change).sum(1, dtype=wide) + shift for change in changes], 1)  # [tokens, parts]
+        shares = torch.softmax(view.drop(scores, self.dropout) / self._temperature(view, name), 1).to(h.dtype)
         mixed = shares[:, :1] * changes[0]
         for number, change in enumerate(changes[1:], 1):
             mixed = mixed + shares[:, number : number + 1] * change

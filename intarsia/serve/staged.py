@@ -124,5 +124,5 @@ class HostTier:
         self._staged[key] = staged
         self.bytes += staged.bytes
         self._touch(key)
-        while self.bytes > self.limit and len(self._staged) > 1:
-            self.bytes -= self._staged.popitem(last=False)[1].bytes
+        while self.bytes > self.limit and (oldest := next((other for other in self._staged if other != key), None)):
+            self.bytes -= self._staged.pop(oldest).bytes

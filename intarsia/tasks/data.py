@@ -304,7 +304,10 @@ def _check_all_labelled(table: RawTable, column: str) -> None:
     missing = [index for index, is_none in enumerate(_missing_labels(table, column)) if is_none]
     if missing:
         more = f" ({len(missing):,} of {len(table.rows):,} rows have none)" if len(missing) > 1 else ""
-        raise DataError(f"{table.where(missing[0], column)}: no label{more}. Give it a label, or drop the row.")
+        raise DataError(
+            f"{table.where(missing[0], column)}: no label{more}. Give it a label, or leave such rows out "
+            "(drop_missing=True)."
+        )
 
 
 def _check_text(text: object, where: str) -> None:

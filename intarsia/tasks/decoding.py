@@ -77,6 +77,7 @@ def _given_lines(path: Path, stream: BinaryIO, encoding: str) -> Iterator[str]:
     """Yield lines in an encoding other than the default."""
     if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
         encoding = "utf-8-sig"
+    named = "UTF-8" if encoding == "utf-8-sig" else encoding
     with io.TextIOWrapper(stream, encoding=encoding, newline="\n") as text:
         number = 0
         try:
@@ -84,8 +85,16 @@ def _given_lines(path: Path, stream: BinaryIO, encoding: str) -> Iterator[str]:
                 yield line
         except UnicodeError as error:
             raise DataError(
-                f"{path}, after line {number}: not valid {encoding} ({error}). Name the right encoding (--encoding)."
+                f"{path}, after line {number}: not valid {named} ({_reason(error)}). Name the right encoding "
+                "(--encoding)."
             ) from error
+
+
+def _reason(error: UnicodeError) -> str:
+    """Return the byte that does not fit; its place is that in a block of the file, which says nothing to a reader."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte 0x{error.object[error.start]:02x}: {error.reason}"
+    return str(error)
 
 
 def _utf8_lines(path: Path, stream: BinaryIO) -> Iterator[str]:

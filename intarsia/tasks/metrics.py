@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from intarsia.errors import DataError
 from intarsia.tasks.entities import has_entities
-from intarsia.tasks.examples import Kind
+from intarsia.tasks.examples import KINDS, Kind
 from intarsia.tasks.own_metric import KINDS as OWN_KINDS
 from intarsia.tasks.own_metric import OwnMetric, named_metric
 from intarsia.tasks.ranking import RANKING, RANKING_KINDS, ranked_labels, ranks
@@ -270,7 +270,14 @@ def metrics_of(kind: Kind) -> tuple[str, ...]:
     """The names of the metrics that apply to a kind of task."""
     if kind in RATIOS:
         return tuple(RATIOS[kind])
-    return tuple(name for name, metric in METRICS.items() if kind in metric.kinds)
+    ranking = tuple(RANKING) if kind in RANKING_KINDS else ()
+    return (*(name for name, metric in METRICS.items() if kind in metric.kinds), *ranking)
+
+
+def names_a_metric(name: str) -> bool:
+    """Whether a name is a metric of any kind, with a label after a colon where it takes one."""
+    of_one_label = name.partition(":")[0] in (*OF_ONE_LABEL, *RANKING)
+    return of_one_label or any(name in metrics_of(kind) for kind in KINDS)
 
 
 def check_choosing(metric: str, kind: Kind, labels: Sequence[str]) -> None:
@@ -301,7 +308,10 @@ def check_metric(metric: str, kind: Kind, labels: Sequence[str]) -> None:
         ranked_labels(metric, labels, None)
         return
     if metric.partition(":")[0] not in metrics_of(kind):
-        more = " (f1:LABEL names the label of f1)" if kind == "label" else ""
+        one = (
+            " (f1:LABEL names the label; so do precision, recall, auc and average-precision)" if kind == "label" else ""
+        )
+        more = one or (" (auc:LABEL and average-precision:LABEL name one label)" if kind == "labels" else "")
         raise DataError(
             f"{metric} is no metric of the kind {kind}. Expected one of {', '.join(metrics_of(kind))}{more}."
         )

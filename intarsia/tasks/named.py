@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import DataError, IntarsiaWarning
+from intarsia.errors import DataError, IntarsiaWarning, did_you_mean
 from intarsia.tasks.data import load_data
 from intarsia.tasks.examples import TaskData
 
@@ -17,6 +17,7 @@ def load_named(source: Any, *, seed: int = 0, limit: int | None = None, **option
     An existing file or folder wins over a task's name. A sample of a public task is loaded with a warning.
     """
     if not _is_public(source):
+        _check_near_names(source)
         return load_data(source, seed=seed, limit=limit, **options)
     from intarsia.tasks.suites.loading import load
 
@@ -37,8 +38,29 @@ def load_named(source: Any, *, seed: int = 0, limit: int | None = None, **option
 
 
 def _is_public(source: Any) -> bool:
-    if not isinstance(source, str) or "/" not in source or Path(source).expanduser().exists():
-        return False
+    return _is_name(source) and source in _public_names()
+
+
+def _is_name(source: Any) -> bool:
+    return isinstance(source, str) and "/" in source and not Path(source).expanduser().exists()
+
+
+def _public_names() -> list[str]:
     from intarsia.tasks.suites.registry import SUITES
 
-    return any(task.full_name == source for suite in SUITES.values() for task in suite.tasks)
+    return [task.full_name for suite in SUITES.values() for task in suite.tasks]
+
+
+def _check_near_names(source: Any) -> None:
+    """Raise if a name is almost that of a public task, before a hub is asked."""
+    if (
+        not _is_name(source)
+        or ":" in source
+        or source.partition("/")[0] not in {n.partition("/")[0] for n in _public_names()}
+    ):
+        return
+    if meant := did_you_mean(source, _public_names()):
+        raise DataError(
+            f"there is no file or public task {source!r}.{meant} `intarsia data list` has all. For a data set of the "
+            f"hub, write hub:{source}."
+        )

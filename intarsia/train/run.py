@@ -78,6 +78,11 @@ def check_job(job: Job, shape: Shape) -> None:
         )
     check_choosing(job.settings.metric or default_metric(data.kind, data.labels), data.kind, data.labels)
     weights_of(job.settings.class_weights, data)  # raises if they do not fit
+    if job.settings.threshold is not None and data.kind != "labels":
+        raise IntarsiaError(
+            f"a threshold is for tasks with several labels of n (kind labels); this task's kind is {data.kind}. Leave "
+            "threshold out, or give kind='labels'."
+        )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from intarsia import Bottleneck, Settings
 from intarsia.bank import succession
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
+from intarsia.cli.tables import learned
 from intarsia.errors import BankError, IntarsiaWarning
 from tests.support.families import opinions, tiny_with_words
 from tests.support.inlays import make_inlay
@@ -33,8 +34,9 @@ def test_a_worse_version_is_kept_and_not_served(store: Store) -> None:
     with pytest.warns(
         IntarsiaWarning, match=r"version 2 is kept but not served: its accuracy, 70.0, is below the 80.0 "
     ):
-        assert succession.add(store, scored(0.7)).held
-    assert store.entry("sentiment").version == 1
+        held = succession.add(store, scored(0.7))
+    assert held.held and "version 2 (kept, not served): accuracy 70.0" in learned(held).plain  # also with --quiet
+    assert "served" not in learned(store.entry("sentiment")).plain and store.entry("sentiment").version == 1
     with pytest.warns(IntarsiaWarning, match=r"79\.995, is below the 80\.000 of version 1"):
         succession.add(store, scored(0.79995))
     assert succession.add(store, scored(0.7), serve_anyway=True).version == store.entry("sentiment").version == 4

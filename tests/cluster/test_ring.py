@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intarsia.cluster.ring import FACTOR, Ring
+from intarsia.cluster.ring import FACTOR, LEAST, Ring
 
 TASKS = [f"task-{number}" for number in range(2000)]
 NAMES = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=9, unique=True)
@@ -47,6 +47,7 @@ def test_all_members_are_ranked_once_and_those_below_the_bound_come_first(
         assert sorted(ranked) == sorted(names)
     first = ring.ranked(key, loads)[0]
     assert loads[first] < ring.bound(loads)  # there is always a member below the bound
+    assert sum(loads.values()) >= LEAST or first == owner(ring, key)  # under a small load, tasks stay where they are
     assert loads[ring.ranked(None, loads)[0]] == min(loads.values())
 
 
@@ -59,8 +60,8 @@ def test_the_load_stays_within_the_bound_whatever_is_asked() -> None:
         chosen = ring.ranked(task, loads)[0]
         loads[chosen] += 1
         under_way.append(chosen)
-        assert loads[chosen] <= FACTOR * sum(loads.values()) / 5 + 1
-        while len(under_way) > 60:
+        assert loads[chosen] <= max(LEAST, FACTOR * sum(loads.values()) / 5 + 1)
+        while len(under_way) > 300:
             loads[under_way.pop(rng.randrange(len(under_way)))] -= 1
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import intarsia
 from intarsia import IA3, Bottleneck, DoRA, LoRA, Prefix
+from intarsia.bank.export_card import card
 from intarsia.bank.importing import answers, inlay_of_adapter
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
@@ -89,6 +90,15 @@ def test_what_was_imported_goes_back(case: str, tmp_path: Path) -> None:
     assert (back.method, back.kind, back.head) == (adapter.method, adapter.kind, adapter.head)
     assert back.labels == (() if adapter.head is None else adapter.labels)
     assert_same(computed(back, base), case)
+
+
+@pytest.mark.parametrize(("case", "line"), [("seq_bn", "AutoAdapterModel"), ("modernbert", "adapters.init(model)")])
+def test_the_card_has_the_lines_that_load_it(case: str, line: str) -> None:
+    base = encoder(FAMILIES[case])
+    adapter = read(FOLDER / case, FAMILIES[case]).with_labels(None)
+    inlay = inlay_of_adapter("task", adapter, base, {})
+    text = card(inlay, adapter, Modules(base), 1, "adapterhub", None)
+    assert line in text and "load_adapter" in text
 
 
 REFUSED: dict[str, tuple[Method, str]] = {

@@ -66,7 +66,7 @@ class Tasks:
         self.methods[name] = task.method
         self.served[name] = Served(key, Interface(task.task_kind), load, name, 1)
 
-    def resolve(self, name: str, version: int | None) -> Served:
+    def resolve(self, name: str, version: int | None, swap: object = ()) -> Served:
         return self.served[name]
 
 
@@ -172,6 +172,23 @@ def test_a_parent_leaves_with_its_children_and_never_before_them() -> None:
     predictor.drop(next(iter(tasks.frozen.parents)))  # "a", on which most are built
     left = {name for name, task in tasks.served.items() if predictor.residents.find(task.key)}
     assert not left & {"stack-a", "stack-a-2", "fuse", "fuse-stacks", "inner", "task"}
+
+
+def test_an_engine_with_little_memory_answers_the_same() -> None:
+    encoder = tiny_with_words()
+    tasks = compositions(encoder)
+    names = [name for _ in range(3) for name in tasks.served]
+    asks = [
+        Ask(name, text) for name, text in zip(names, ["good film", "a bad day", "it is so hot"] * 100, strict=False)
+    ]
+    found = []
+    for limits in (Limits(), Limits(slots=2, host_bytes=1, pass_tokens=64)):
+        engine = Engine(encoder, tasks.resolve, limits)
+        try:
+            found.append([answer.prediction for answer in engine.answer(asks)])
+        finally:
+            engine.close()
+    assert found[0] == found[1] and None not in found[0]
 
 
 def test_a_task_with_another_parent_is_that_parents_task() -> None:

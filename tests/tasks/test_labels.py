@@ -127,7 +127,7 @@ def test_complaints_about_labels(tmp_path: Path) -> None:
     path = tmp_path / "reviews.csv"
     path.write_text("text,label\n" + "x,a\ny,b\n" * 10 + "x,\nx,a\nx,\n")
     assert "reviews.csv, line 22, column 'label': no label (2 of 23 rows have none)" in complaint(path)
-    assert "dev, item 2, column 'label': no label. Give it a label, or drop the row" in complaint(
+    assert "dev, item 2, column 'label': no label. Give it a label, or leave such rows out" in complaint(
         {"train": rows(), "dev": [("x", "a"), ("y", None)]}
     )
     assert "test, item 2, column 'label': no label" in complaint({"train": rows(), "test": [("x", "a"), ("y", None)]})

@@ -209,6 +209,8 @@ def test_a_wrong_format_is_refused(tmp_path: Path) -> None:
             FileFormat.of(sep, encoding)
     with pytest.raises(DataError, match=r"\.csv and \.tsv files only"):
         read_rows(written(tmp_path, "a.jsonl", "{}"), FileFormat(sep=";"))
+    with pytest.raises(DataError, match=r"not valid UTF-8 \(byte 0xef: invalid continuation byte\)"):
+        list(read_rows(written(tmp_path, "l.csv", b"text,label\nna\xefve,b\n"), FileFormat(encoding="utf-8")))
     with pytest.raises(DataError, match="after line 0: not valid utf-16"):
         list(read_rows(written(tmp_path, "a.csv", "text,label\nxy,a\nb"), FileFormat(encoding="utf-16")))
 

@@ -99,9 +99,11 @@ def test_wandb(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     pytest.importorskip("wandb", reason="wandb is not installed (make test-trackers)")
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
     entry = learned("wandb:trials", encoder, tmp_path)
+    wandb.teardown()  # its own process writes the file, and has ended then
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows: list[dict[str, float]] = []
     summary: dict[str, float] = {}

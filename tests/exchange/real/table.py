@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.exchange.real.compare import LIMIT, Result
 
+GENERAL = (  # names of one layer or module → what they stand for
+    (r"'[^']*[./]\d+[./][^']*'( \([^)]*\))?", "a module"),
+    (r"the layers \d+ and \d+ share the module [^,]*,", "layers share a module,"),
+    (r"\b[\w.]+\.(safetensors|bin|json)\b", "the file"),
+)
 TITLES = {"import": "From {} into a bank", "export": "From a bank to {}"}
 
 
@@ -23,16 +30,20 @@ def _one(results: Sequence[Result]) -> str:
     families = list(dict.fromkeys(r.family for r in results))
     reasons: list[str] = []
     lines = ["| | " + " | ".join(families) + " |", "| --- |" + " --- |" * len(families)]
+    nowhere: dict[str, list[str]] = {}  # reason → the methods that are refused for it in every family
     for method in dict.fromkeys(r.method for r in results):
-        cells = []
-        for family in families:
-            found = [r for r in results if (r.method, r.family) == (method, family)]
-            cells.append(_cell(found, reasons))
+        own = [r for r in results if r.method == method]
+        same = {_general(r.refused) for r in own}
+        if len(same) == 1 and "" not in same:
+            nowhere.setdefault(same.pop(), []).append(method)
+            continue
+        cells = [_cell([r for r in own if r.family == family], reasons) for family in families]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     worst = max((r.difference for r in results if r.difference is not None), default=0.0)
     notes = [f"Largest difference: {worst:.1e} (limit {LIMIT:.0e})."]
-    notes += [f"[{i}] {reason}" for i, reason in enumerate(reasons, 1)]
-    return "\n".join(lines) + "\n\n" + "  \n".join(notes)
+    notes += [f"({i}) {reason}" for i, reason in enumerate(reasons, 1)]
+    notes += [f"Refused in every family: {', '.join(methods)}: {reason}" for reason, methods in nowhere.items()]
+    return "\n".join(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def _cell(found: Sequence[Result], reasons: list[str]) -> str:
@@ -45,16 +56,26 @@ def _cell(found: Sequence[Result], reasons: list[str]) -> str:
         reason = _general(refused)
         if reason not in reasons:
             reasons.append(reason)
-        return f"refused [{reasons.index(reason) + 1}]"
+        return f"refused ({reasons.index(reason) + 1})"
     return "folded" if any(r.folded for r in found) else "exact"
 
 
 def _general(reason: str) -> str:
-    """Return the sentence of a message that gives the reason, without the sentences on what to do."""
-    return " ".join(reason.split(". ")[0].split()).rstrip(".") + "."
+    """Return a message without the names of single modules, and without the sentences on what to do."""
+    first = re.split(r"\. |; the class for", " ".join(reason.split()))[0].rstrip(".")
+    for pattern, general in GENERAL:
+        first = re.sub(pattern, general, first)
+    return first and first + "."
 
 
-def write(page: Path, results: Sequence[Result], versions: str) -> None:
+def versions(work: Path) -> str:
+    """Return the versions of the libraries that wrote the cases."""
+    cases = [json.loads(path.read_text()) for path in sorted(work.glob("*/read/*/case.json"))]
+    named = {f"{name} {case[name]}" for case in cases for name in ("adapters", "peft", "transformers") if name in case}
+    return ", ".join(sorted(named))
+
+
+def write(page: Path, results: Sequence[Result], work: Path) -> None:
     """Put the tables into the page, between its two marks."""
     text = page.read_text(encoding="utf-8")
     begin, end = "<!-- exchange -->", "<!-- /exchange -->"
@@ -62,5 +83,6 @@ def write(page: Path, results: Sequence[Result], versions: str) -> None:
     _, _, after = rest.partition(end)
     if not after:
         raise SystemExit(f"{page} must contain {begin} and {end}")
-    body = f"{begin}\n{versions}\n\n{table(results)}\n{end}"
+    made = f"Written by `make test-exchange`: tiny models with random weights, float32; {versions(work)}."
+    body = f"{begin}\n{made}\n\n{table(results)}\n{end}"
     page.write_text(before + body + after, encoding="utf-8")
