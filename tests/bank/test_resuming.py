@@ -64,7 +64,7 @@ def test_a_learned_task_is_stored_once(tmp_path: Path, encoder: Encoder, monkeyp
 def test_a_kill_while_the_folder_is_cleared(tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     bank = intarsia.open(tmp_path, encoder)
     with monkeypatch.context() as patch:
-        patch.setattr(work.shutil, "rmtree", die)  # the state is gone, the run's id is not
+        patch.setattr(work.files, "remove_folder", die)  # the state is gone, the run's id is not
         with pytest.raises(Killed):
             bank.learn("a", opinions(40), Bottleneck(4), settings=QUICK)
     (folder,) = (tmp_path / "work").glob("a-*/")
