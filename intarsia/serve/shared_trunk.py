@@ -50,8 +50,12 @@ def shared_trunk(
     if len(texts) == len(segments):
         return None
     own = {key: shape.layers if method is None else lowest_trained(method, shape) for key, method in methods.items()}
+    # A mix of all layers sums states from its lowest layer on, which only one pass can do.
+    highest = min((own[key] for key, method in methods.items() if method is not None and method.cached), default=None)
     best: tuple[int, int, list[tuple[int, Hashable]]] | None = None
     for layer in sorted({min(layer, shape.layers - 1) for layer in own.values()} - {0}):
+        if highest is not None and layer > highest:
+            break
         computed = {key: _below(key, method, layer, own[key], shape) for key, method in methods.items()}
         shared = [(text, computed[key]) for text, key in zip(text_of, keys, strict=True)]
         saved = layer * (sum(len(s.ids) for s in segments) - sum(len(segments[text].ids) for text, _ in set(shared)))

@@ -188,4 +188,5 @@ def test_wrong_options_are_explained(make, message: str) -> None:  # type: ignor
 
 def test_options_are_all_covered_by_variants() -> None:
     changed = set(itertools.chain.from_iterable([*VARIANTS, *FORMS])) | {"size", "std", "dropout"}
+    changed |= {"invertible", "invertible_reduction"}  # tests/methods/test_invertible.py
     assert changed == {f.name for f in dataclasses.fields(Bottleneck)}
