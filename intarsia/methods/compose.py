@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
 
+USUAL_RATE = 5e-4  # of a method whose recipe names none
 MOST_PARTS = 64  # of one composition
 DEEPEST = 8  # levels of compositions inside compositions, and of parents that are compositions
 
@@ -120,6 +121,12 @@ class Composite(Method):
     def of(cls, parts: Sequence[Part], **fields: Any) -> Self:
         """Return the composition with these values of its fields."""
         return cls(*parts, **fields)
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The recipe of the part that trains, or of that with the lowest learning rate if several do."""
+        recipes = [part.recipe for part in self.parts if isinstance(part, Method) and not isinstance(part, Parent)]
+        return min(recipes, key=lambda recipe: float(recipe.get("learning_rate", USUAL_RATE)), default={})
 
     @property
     def changes_base(self) -> bool:  # type: ignore[override]

@@ -26,10 +26,12 @@ from intarsia.methods import (
     swap,
     to_dict,
 )
+from intarsia.methods.compose import USUAL_RATE
 from intarsia.methods.method import lowest
 from intarsia.tasks.heads import Head
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.task_kind import TaskKind
+from intarsia.train.job import Settings
 from tests.support.families import tiny
 
 
@@ -214,3 +216,13 @@ def test_an_inlay_is_checked_with_its_parents() -> None:
     del broken.tensors["method.0.ffn.output.up.bias"]  # type: ignore[attr-defined]
     with pytest.raises(IntarsiaError, match="is missing, but the method pfeiffer"):
         learned(method, {a.digest: broken}).check(shape)
+
+
+def test_a_composition_trains_by_the_recipe_of_what_it_trains() -> None:
+    for part in (Pfeiffer(4), LotteryTicket(0.01), BitFit(), Bottleneck(4)):
+        assert Settings.for_method(Stack(parent("a"), part)) == Settings.for_method(part)
+        assert Settings.for_method(Stack("a", Average("b", part))) == Settings.for_method(part)
+    assert Settings.for_method(Stack(LotteryTicket(0.01), Pfeiffer(4))).learning_rate == 5e-5
+    assert Settings.for_method(Fuse("a", "b")).learning_rate == 5e-5
+    assert Settings.for_method(Average("a", "b")) == Settings()
+    assert Settings().learning_rate == USUAL_RATE
