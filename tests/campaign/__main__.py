@@ -41,7 +41,8 @@ def main() -> int:
     earlier = report.runs(given.results)
     seed = len(earlier) if given.seed is None else given.seed
     tallies = run(given.only, given.minutes * 60, seed)
-    made = report.described(tallies, seed, given.minutes, datetime.now(UTC))
+    options = "" if given.only == list(PARTS) else f" --only {' '.join(given.only)}"
+    made = report.described(tallies, seed, given.minutes, datetime.now(UTC), options)
     report.write(given.results, given.page, [*earlier, made])
     failures = sum(tally.counts["failures"] for tally in tallies.values())
     for part, tally in tallies.items():

@@ -33,10 +33,12 @@ def runs(path: Path) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text(encoding="utf-8"))["runs"]) if path.is_file() else []
 
 
-def described(tallies: Mapping[str, Tally], seed: int, minutes: float, ended: datetime) -> dict[str, Any]:
+def described(
+    tallies: Mapping[str, Tally], seed: int, minutes: float, ended: datetime, options: str = ""
+) -> dict[str, Any]:
     return {
         "ended": ended.isoformat(timespec="seconds"),
-        "command": f"python -m tests.campaign --minutes {minutes:g} --seed {seed}",
+        "command": f"python -m tests.campaign --minutes {minutes:g} --seed {seed}{options}",
         "seed": seed,
         "machine": provenance.machine(),
         "versions": provenance.versions(),
