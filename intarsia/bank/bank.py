@@ -394,7 +394,7 @@ class Bank:
         examples = [
             kind.parse_request(text, name, pairs) for name, text in requests_of(self.store, task, texts, version)
         ]
-        learned = inlay.learned_on(self.encoder)
+        learned = family.learned_on(self.store, inlay, self.encoder)
         served = Served(entry.header.digest, inlay.interface, lambda: learned, task, entry.version)
         return explain(served, examples, self.encoder, by=by, label=label)
 

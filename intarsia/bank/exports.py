@@ -11,7 +11,7 @@ from intarsia.bank.export_folder import check_folder
 from intarsia.bank.sharing import write_bank
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import check_choice
+from intarsia.errors import Refused, check_choice
 from intarsia.exchange import EXPORTS
 
 
@@ -32,6 +32,11 @@ def export(
     inlay = store.load(name, entry.version)
     folder = Path(folder).expanduser().resolve()
     keep = {"the bank": store.folder, "the current working directory": Path.cwd()}
+    if inlay.parents and format != "inlay":
+        raise Refused(
+            f"{name!r} cannot be exported as {format}: it is built on other inlays of the bank, which this format does "
+            "not hold. Use --format inlay, which writes them too."
+        )
     method = mergeable(inlay) if format == "merged" else None
     check_folder(folder, force, keep)  # fail before the slow loading of the base
     if format == "inlay":

@@ -11,7 +11,7 @@ from rich.text import Text
 from intarsia.bank.family import parents_of
 from intarsia.cli.console import styled, table
 from intarsia.formatting import number, score, seconds, size
-from intarsia.methods import short_name
+from intarsia.methods import COMPOSITIONS, full_name, short_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -133,7 +133,7 @@ def show_table(entry: Entry, versions: Sequence[Entry], relatives: Relatives | N
             ["validation", f"{_score(metrics.get('dev'))} at epoch {metrics.get('best_epoch')}{collapsed}"],
         ]),
         *_calibration(metrics),
-        ["method", f"{short_name(header.method)}: {_options(header.method)}"],
+        ["method", _method(header.method)],
         *_relatives(relatives),
         *_origin(training),
         ["head", _options(header.head)],
@@ -291,6 +291,11 @@ def _kind(header: Any) -> str:
     count = len(header.labels)
     kinds = {"label": f"1 of {count}", "labels": f"any of {count}", "tags": f"{count} tags", "none": "no head"}
     return kinds.get(header.kind, header.kind)
+
+
+def _method(config: dict[str, Any]) -> str:
+    """The name of a method and its options; those of a composition are in its name."""
+    return full_name(config) if config["type"] in COMPOSITIONS else f"{short_name(config)}: {_options(config)}"
 
 
 def _options(values: dict[str, Any]) -> str:

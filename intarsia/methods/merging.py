@@ -25,7 +25,7 @@ from torch import Tensor
 
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.compose import parents
-from intarsia.methods.method import Method, running_key
+from intarsia.methods.method import Method, running_key, to_dict
 
 if TYPE_CHECKING:
     from intarsia.encoder.shape import Shape
@@ -159,6 +159,12 @@ def merge_method(
     return Merged(first, _tensors(merge, shape, first, tensors, start, common))
 
 
+def _shown(method: Method) -> str:
+    from intarsia.methods import full_name
+
+    return full_name(to_dict(method))
+
+
 def _check_alike(methods: Sequence[Method], shape: Shape) -> None:
     def form(method: Method) -> Any:
         kept = {"tensors": running_key(method), "entries": tuple(w.name for w in method.trained(shape))}
@@ -168,8 +174,8 @@ def _check_alike(methods: Sequence[Method], shape: Shape) -> None:
     for other in methods[1:]:
         if form(other) != form(methods[0]):
             raise IntarsiaError(
-                f"the inlays have different methods, {methods[0]} and {other}; a merge needs one form and "
-                "the same parents."
+                f"the inlays have different methods, {_shown(methods[0])} and {_shown(other)}; a merge needs one form "
+                "and the same parents."
             )
 
 

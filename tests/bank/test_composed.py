@@ -177,3 +177,23 @@ def test_a_parent_with_a_head_is_a_parent_too(bank: Bank) -> None:
     bank.learn("over", opinions(40), Stack("plain", Bottleneck(2)), **{**QUICK, "epochs": 1})
     assert bank.show("over").header.parents == (bank.show("plain").header.digest,)
     assert len(bank.predict("over", TEXTS)) == 4
+
+
+def test_a_composed_task_is_explained(bank: Bank) -> None:
+    for by in ("occlusion", "gradients"):
+        (found,) = bank.explain("triage", TEXTS[:1], by=by)  # type: ignore[arg-type]
+        assert len(found.words) == 2
+    (answer,) = bank.predict("triage", TEXTS[:1])
+    assert found.label == answer.label
+
+
+def test_a_composed_task_is_exported_with_its_parents_only(bank: Bank, tmp_path: Path) -> None:
+    for format in ("merged", "peft", "adapterhub"):
+        with pytest.raises(IntarsiaError, match=r"built on other inlays of the bank.*--format inlay"):
+            bank.export("triage", tmp_path / "out", format=format)
+    assert not (tmp_path / "out").exists()
+
+
+def test_show_names_a_composition_in_one_line(bank: Bank) -> None:
+    shown = CliRunner().invoke(app, ["show", "triage", "--bank", str(bank.store.folder)]).output
+    assert "stack(medical@2, pfeiffer-3)" in shown and "digest': " not in shown
