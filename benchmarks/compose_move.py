@@ -14,6 +14,7 @@ from pathlib import Path
 from compose_common import Experiment, test_score
 
 from intarsia import Full
+from intarsia.bank import family
 from intarsia.bank.bank import Bank
 from intarsia.methods import parse
 from intarsia.tasks import load_data
@@ -32,8 +33,24 @@ def adapted(run: Experiment, bank: Bank) -> Path:
         rows = [{"text": text} for text in texts]
         data = load_data({"train": rows[:-200], "dev": rows[-200:]}, kind="words")
         run.learn(bank, "tweets", data, Full(), epochs=1, learning_rate=5e-5)
-        bank.export("tweets", folder)
+        save(bank, "tweets", folder)
     return folder
+
+
+def save(bank: Bank, name: str, folder: Path) -> None:
+    """Write the base with a task's weights as a `transformers` folder."""
+    from transformers import AutoModel
+
+    encoder = bank.encoder
+    learned = family.learned_on(bank.store, bank.store.load(name), encoder)
+    method, own = learned.method, learned.method_tensors
+    phase = method.phases(encoder.shape)[-1].name
+    weights = {**encoder.weights, **method.weights(phase, encoder.shape, own, own, encoder.weights)}
+    config = type(encoder.model.config).from_dict(encoder.model.config.to_dict())
+    model = AutoModel.from_config(config)
+    model.load_state_dict(weights, strict=False)
+    model.save_pretrained(folder)
+    encoder.tokenizer.save_pretrained(folder)
 
 
 def main() -> None:
