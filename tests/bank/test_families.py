@@ -196,7 +196,7 @@ def test_the_command_line_knows_families(bank: Bank, tmp_path: Path) -> None:
     shown = json.loads(runner.invoke(app, ["show", "medical", "--json", *folder]).stdout)
     assert shown["children"] == [{"name": "triage", "version": 1}, {"name": "urgent", "version": 1}]
     text = runner.invoke(app, ["show", "urgent", *folder]).stdout
-    assert "built on" in text and "triage@1" in text and "fuse(triage, general)" in text
+    assert "built on" in text and "triage@1" in text and "fuse(triage@1, general@1)" in text
     assert "parent of" in runner.invoke(app, ["show", "triage", *folder]).stdout
     refused = runner.invoke(app, ["remove", "medical", "--yes", *folder])
     assert isinstance(refused.exception, Refused)
