@@ -64,10 +64,11 @@ def stream(wheel: Path) -> list[Step]:
 def learn(bank: Bank, step: Step) -> Entry:
     """Train one task and store its inlay in the bank."""
     rows = step.data.source["rows"]
-    console.err.print(
-        f"[bold]{step.name}[/] ({step.about}): {rows['train']:,} of {step.data.source['whole_train']:,} training "
-        f"texts, truncated to {MAX_LENGTH} tokens; all {rows['test']:,} test texts"
+    about = (
+        f" ({step.about}): {rows['train']:,} of {step.data.source['whole_train']:,} training texts, truncated to "
+        f"{MAX_LENGTH} tokens; all {rows['test']:,} test texts"
     )
+    console.err.print(console.styled((step.name, "bold"), about))
     # The adapters' authors use no bias correction. It makes the early steps larger, which helps in short training runs.
     adam = AdamSettings(bias_correction=False)
     settings = Settings(learning_rate=1e-3, epochs=step.epochs, max_length=MAX_LENGTH, adam=adam, seed=SEED)
@@ -125,15 +126,12 @@ def show(bank: Bank, outcome: Outcome) -> None:
     console.out.print()
     console.out.print(console.table(columns, rows))
     cost = bank.cost()
-    console.say(
-        f"(accuracy in %, with its 95 % bootstrap interval)\n\n"
-        f"base and {len(rows)} tasks: [bold]{cost.total_with_heads:.2f}×[/] the base; "
-        f"full fine-tuning would need {cost.fine_tuning}×"
-    )
-    console.say(
-        f"{outcome.steps[0].name}, {outcome.unchanged} test texts before and after the other tasks were added: "
-        "[bold]predictions are bit-identical[/]"
-    )
+    console.say("(accuracy in %, with its 95 % interval)\n")
+    multiple = (f"{cost.total_with_heads:.2f}×", "bold")
+    fine_tuning = f" the base; full fine-tuning would need {cost.fine_tuning}×"
+    console.say(console.styled(f"base and {len(rows)} tasks: ", multiple, fine_tuning))
+    unchanged = f"{outcome.steps[0].name}, {outcome.unchanged} test texts before and after the other tasks were added: "
+    console.say(console.styled(unchanged, ("predictions are bit-identical", "bold")))
     console.say("\none mixed batch of all tasks, in one pass through the base:")
     shown = [
         [name, f"{text[:40]}…" if len(text) > 40 else text, f"{p.label} ({p.probability:.2f})"]

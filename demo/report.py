@@ -51,7 +51,7 @@ def write_report(path: Path, bank: Bank, outcome: Outcome, total_seconds: float)
         "of Reuters R8 and R52, and a tenth of the tweets. The epoch was selected on held-out texts, never on the test "
         "set."
     )
-    page.figure(_scores(outcome), "Test accuracy with 95 % bootstrap intervals.")
+    page.figure(_scores(outcome), "Test accuracy with 95 % intervals.")
     page.heading("Cost")
     page.text(
         f"Base and all tasks: {cost.total_with_heads:.2f}× the base. Full fine-tuning stores a copy of the base "
