@@ -64,6 +64,17 @@ def test_a_broken_bank_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatc
     assert tally.counts["failures"] and "0001.safetensors" in tally.failures[0]["reason"]
 
 
+def test_failures_name_no_folder_of_the_machine() -> None:
+    trace = (
+        'File "/a/b/.venv/lib/python3.11/site-packages/torch/nn.py", line 2\n'
+        'File "/a/b c/x/intarsia/files.py", line 3\n'
+        "Cannot use /tmp/campaign-x1/failed: No space left on device"
+    )
+    found = report.without_folders(trace)
+    assert "/a/" not in found and "/tmp" not in found
+    assert '"site-packages/torch/nn.py"' in found and "campaign-x1/failed: No space" in found
+
+
 def test_the_page_is_drawn_from_the_results(tmp_path: Path) -> None:
     tally = Tally()
     tally.counts.update({"kills": 7, "operations": 2})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -44,8 +45,18 @@ def described(
         "versions": provenance.versions(),
         "guided": "atheris" if tallies.get("guided", Tally()).counts["inputs"] else "not run",
         "parts": {part: dict(sorted(tally.counts.items())) for part, tally in tallies.items()},
-        "failures": [{"part": part, **one} for part, tally in tallies.items() for one in tally.failures],
+        "failures": [
+            {"part": part, **one, "reason": without_folders(one["reason"])}
+            for part, tally in tallies.items()
+            for one in tally.failures
+        ],
     }
+
+
+def without_folders(text: str) -> str:
+    """Return a traceback or a message without the folders of this machine."""
+    text = re.sub(r'(?<=File ")[^"\n]*/(?=(?:site-packages|python3\.\d+|intarsia|tests)/)', "", text)
+    return re.sub(r"(?:/[^/\s\"']+)+/(?=campaign-)", "", text)
 
 
 def totals(found: Sequence[Mapping[str, Any]]) -> Counter[str]:
