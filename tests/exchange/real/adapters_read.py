@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import transformers
 from safetensors.torch import save_file
 
 from tests.exchange.real.adapters_faults import loading, repaired
-from tests.exchange.real.protocol import outputs_of, read_case
+from tests.exchange.real.protocol import outputs_of, quiet, read_all, read_case
 
 
 def model_for(work: Path, family: str, folder: Path) -> Any:
@@ -45,18 +43,9 @@ def read(work: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    work = Path(sys.argv[1])
-    for folder in sorted((work / "adapters" / "write").iterdir()):
-        if (folder / "adapter").exists():
-            try:
-                read(work, folder)
-            except Exception as error:
-                (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
+    read_all(Path(sys.argv[1]), "adapters", read)
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()

@@ -3,10 +3,8 @@ WORK [FAMILY …]."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ from adapters import (
 )
 
 from tests.exchange.real.adapters_faults import loading, repaired
-from tests.exchange.real.protocol import OUTPUTS, base, enlivened, inputs, outputs_of, trained, write_case
+from tests.exchange.real.protocol import OUTPUTS, base, enlivened, inputs, outputs_of, quiet, trained, write_case
 
 FAMILY_NAMES = ("bert", "roberta", "xlm-roberta", "electra", "deberta-v2", "distilbert", "albert", "modernbert")
 LABELS = {0: "negative", 1: "neutral", 2: "positive"}
@@ -277,8 +275,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()

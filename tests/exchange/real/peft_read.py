@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
 
 import peft
 import torch
-import transformers
 from safetensors.torch import save_file
 
 from tests.exchange.real.peft_write import CLASSES
-from tests.exchange.real.protocol import outputs_of, read_case
+from tests.exchange.real.protocol import outputs_of, quiet, read_all, read_case
 
 
 def read(work: Path, folder: Path) -> None:
@@ -30,18 +27,9 @@ def read(work: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    work = Path(sys.argv[1])
-    for folder in sorted((work / "peft" / "write").iterdir()):
-        if (folder / "adapter").exists():
-            try:
-                read(work, folder)
-            except Exception as error:
-                (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
+    read_all(Path(sys.argv[1]), "peft", read)
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()

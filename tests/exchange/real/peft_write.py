@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import transformers
 from transformers import AutoModel, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 from transformers import AutoModelForTokenClassification as ForTokens
 
-from tests.exchange.real.protocol import OUTPUTS, base, enlivened, inputs, outputs_of, trained, write_case
+from tests.exchange.real.protocol import OUTPUTS, base, enlivened, inputs, outputs_of, quiet, trained, write_case
 from tests.support.tiny_models import FAMILY_NAMES
 
 QUERY_VALUE = {
@@ -144,8 +142,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()

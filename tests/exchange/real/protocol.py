@@ -9,6 +9,8 @@ WORK/LIBRARY/write/CASE/found.safetensors or error.txt   what the library comput
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,23 @@ def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], di
     batch = {name.removeprefix("in."): tensor for name, tensor in tensors.items() if name.startswith("in.")}
     found = {name: tensor for name, tensor in tensors.items() if not name.startswith("in.")}
     return json.loads((folder / "case.json").read_text()), batch, found
+
+
+def read_all(work: Path, library: str, read: Callable[[Path, Path], None]) -> None:
+    """Call `read` with each case that Intarsia exported for the library; an error is written beside the case."""
+    for folder in sorted((work / library / "write").iterdir()):
+        if (folder / "adapter").exists():
+            try:
+                read(work, folder)
+            except Exception as error:
+                (folder / "error.txt").write_text(f"{type(error).__name__}: {error}")
+
+
+def quiet() -> None:
+    """Prepare the process of a script: one thread, and only its own output."""
+    import transformers
+
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import warnings
 from pathlib import Path
 
-import torch
-import transformers
 from safetensors.torch import save_file
 
 from tests.exchange.real.peft_write import CLASSES
-from tests.exchange.real.protocol import outputs_of, read_case
+from tests.exchange.real.protocol import outputs_of, quiet, read_case
 from tests.exchange.real.sft_format import apply
 
 TASKS = {"none": "SEQ_CLS", "label": "SEQ_CLS", "score": "SEQ_CLS", "tags": "TOKEN_CLS", "span": "QUESTION_ANS"}
@@ -29,8 +25,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()

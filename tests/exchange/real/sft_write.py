@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
-import warnings
 from pathlib import Path
 
 import torch
-import transformers
 
 from tests.exchange.real.peft_write import CLASSES
-from tests.exchange.real.protocol import OUTPUTS, base, inputs, outputs_of, write_case
+from tests.exchange.real.protocol import OUTPUTS, base, inputs, outputs_of, quiet, write_case
 from tests.exchange.real.sft_format import save
 from tests.support.tiny_models import FAMILY_NAMES
 
@@ -62,8 +59,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     main()
