@@ -195,9 +195,9 @@ class Bank:
 
         A terminal or notebook shows a progress bar, unless `watch` is given; `progress=True` shows it anywhere, as
         lines of text where there is neither, and `progress=False` nowhere. `watch` is called with the `Progress` of
-        each training step and of each validation. `callbacks` are trackers, such as `"tensorboard:runs/"`, and functions that are called with
-        every `RunnerEvent`: the planned jobs (one, or nine for the grid), each step, each result, and the stored
-        version. The logger `intarsia.train` gets the epochs and results.
+        each training step and of each validation. `callbacks` are trackers, such as `"tensorboard:runs/"`, and
+        functions that are called with every `RunnerEvent`: the planned jobs (one, or nine for the grid), each step,
+        each result, and the stored version. The logger `intarsia.train` gets the epochs and results.
         """
         from intarsia.bank.advice import advise
         from intarsia.bank.learning import learn_alone, split_options, tries_grid
