@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches for a network
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["INTARSIA_CACHE"] = tempfile.mkdtemp(prefix="intarsia-tests-")  # not the user's
+# A shell starts its background jobs with SIGINT ignored, and children inherit that: tests of Ctrl-C would fail there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
