@@ -137,6 +137,9 @@ class Owners:
             return _GroupedLinear.apply(x, weight, bias, self)
         return _grouped_linear(x, weight, bias, self)
 
+    def linear_transposed(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+        return self.linear(x, {"transposed.weight": tensors[f"{name}.weight"].transpose(1, 2)}, "transposed")
+
     def bottleneck(
         self,
         h: Tensor,

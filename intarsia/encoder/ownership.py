@@ -34,6 +34,9 @@ class Ownership(Protocol):
     def linear(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
         """x [tokens, in] → [tokens, out] with each owner's `name.weight` and, if it exists, `name.bias`."""
 
+    def linear_transposed(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+        """x [tokens, out] → [tokens, in] with the transpose of each owner's `name.weight` [out, in]."""
+
     def bottleneck(
         self,
         h: Tensor,

@@ -7,7 +7,7 @@ them name, so nothing is copied. In the view of the part, adjacent owners that u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -20,6 +20,23 @@ class Part:
     tensors: Mapping[str, Tensor]  # each [slots, …], by the part's own names
     slots: tuple[int, ...]  # its slot in `tensors` for each owner of the group
     parts: tuple[Part, ...] = ()  # if the part is itself a composition
+    table: int = 0  # the number of the table with its slots: 0 is the composition's own; others have frozen inlays
+    low_precision: Mapping[str, Tensor] = field(default_factory=dict)  # `tensors` in the base's precision, if needed
+
+
+def table_sizes(parts: tuple[Part, ...]) -> list[int]:
+    """Return the numbers of slots of the tables that have the frozen inlays, by the number of the table, from 1 on."""
+    sizes: dict[int, int] = {}
+    for part in _all(parts):
+        sizes.setdefault(part.table, next((tensor.shape[0] for tensor in part.tensors.values()), 1))
+    sizes.pop(0, None)
+    return [sizes[number] for number in sorted(sizes)]
+
+
+def _all(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        yield from _all(part.parts)
 
 
 def leaves(parts: tuple[Part, ...]) -> Iterator[Part]:

@@ -129,8 +129,8 @@ class SiteView:
         return self.owners.linear(x, self.tensors, name)
 
     def linear_transposed(self, x: Tensor, name: str) -> Tensor:
-        """x [tokens, out] → [tokens, in] with the transpose of `name` [slots, out, in]."""
-        return self.owners.linear(x, {"transposed.weight": self.tensors[name].transpose(1, 2)}, "transposed")
+        """x [tokens, out] → [tokens, in] with the transpose of `name.weight` [slots, out, in]."""
+        return self.owners.linear_transposed(x, self.tensors, name)
 
     def bottleneck(self, h: Tensor, x: Tensor, name: str, activation: str) -> Tensor:
         """Return h + W_up act(W_down x + b_down) + b_up, with `name.down` and `name.up`."""

@@ -29,6 +29,7 @@ class DeviceOwners:
 
     layout: Layout
     low_precision: Mapping[str, Tensor]  # copies of the slots' tensors in the base's precision, [slots, …]
+    layouts: tuple[Layout, ...] = ()  # for the parts of a composition, by the number of the table that has their slots
 
     @property
     def slots(self) -> range:
@@ -41,7 +42,7 @@ class DeviceOwners:
         return slot_of_tile[:, None].expand(-1, self.layout.align).reshape(-1)
 
     def of(self, part: Part) -> DeviceOwners:
-        raise RuntimeError("a recorded pass has no compositions: `recordable` of a composition is False")
+        return DeviceOwners(self.layouts[part.table], part.low_precision, self.layouts)
 
     def for_each_token(self, by_slot: Tensor, dtype: torch.dtype) -> Tensor:
         from intarsia.kernels import rows
@@ -53,6 +54,12 @@ class DeviceOwners:
 
         weight = f"{name}.weight"
         return linear.linear(x, tensors[weight], tensors.get(f"{name}.bias"), self.low_precision[weight], self.layout)
+
+    def linear_transposed(self, x: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
+        from intarsia.kernels import linear
+
+        weight, low = (t[f"{name}.weight"].transpose(1, 2) for t in (tensors, self.low_precision))
+        return linear.linear(x, weight, None, low, self.layout)
 
     def bottleneck(
         self,

@@ -303,6 +303,9 @@ class _Bottleneck(torch.autograd.Function):
             *_dropout(*ctx.drop), low_down.stride(0), width, size, share, ctx.drop[0] > 0.0, ctx.skip, ctx.kind,
             layout.align, m, block, exact, num_warps=warps, num_stages=stages,
         )  # fmt: skip
+        dh, dread = (dx, None) if ctx.skip else (g, dx)
+        if not ctx.needs_input_grad[2]:  # of a frozen inlay
+            return dh, dread, *[None] * 10
         like: dict[str, Any] = {"device": g.device, "dtype": torch.float32}
         d_down, d_up = (torch.empty(layout.slots, *s, **like) for s in ((size, width), (width, size)))
         d_down_bias, d_up_bias = (torch.empty(layout.slots, s, **like) for s in (size, width))
@@ -315,7 +318,6 @@ class _Bottleneck(torch.autograd.Function):
                 layout.seeds, *_dropout(*ctx.drop), width, size, which, ctx.drop[0] > 0.0, chunk, part, block,
                 exact, num_warps=warps, num_stages=stages,
             )  # fmt: skip
-        dh, dread = (dx, None) if ctx.skip else (g, dx)
         return dh, dread, d_down, d_down_bias, d_up, d_up_bias, *[None] * 6
 
 

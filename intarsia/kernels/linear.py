@@ -120,6 +120,8 @@ class _Linear(torch.autograd.Function):
         x, low = ctx.saved_tensors
         grad = grad.contiguous()
         dx = product(grad, low, None, ctx.layout, transposed=False) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:  # of a frozen inlay
+            return dx, None, None, None, None
         dw, db = weight_gradient(grad, x, ctx.layout, bias=ctx.has_bias)
         return dx, dw, db, None, None
 

@@ -127,6 +127,8 @@ class _Norm(torch.autograd.Function):
             x, grad, dx, means, scales, gain, gains[0], gains[1], layout.tile_slot, gain.stride(0), width,
             layout.align, BACK, 2, block, num_warps=4,
         )  # fmt: skip
+        if not ctx.needs_input_grad[1]:  # of a frozen inlay
+            return dx, None, None, None, None
         sums = summed(gains if ctx.has_bias else gains[:1], layout, BACK)
         return dx, sums[0], sums[1] if ctx.has_bias else None, None, None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
 from intarsia.methods import composed_weights
 from intarsia.methods.method import Category, Ending, Method, Phase, Spec, Tensors
@@ -172,6 +173,15 @@ class Composite(Method):
                         f"{type(self).__name__} cannot have the parts {method.name} and {other.name} together: both "
                         f"act at {site} of layer {layer}, and {reason}"
                     )
+
+    def recordable(self, shape: Shape) -> bool:
+        # The keys and values of a prefix would be read by the slots of the composition, not by those of its parts.
+        prefix = any(site == PREFIX for site, _ in self.places(shape))
+        return not prefix and not self.changes_base and all(own_method(p).recordable(shape) for p in self.methods)
+
+    @property
+    def wide(self) -> bool:
+        return any(own_method(part).wide for part in self.methods)
 
     def check_values(self, shape: Shape, tensors: Tensors) -> None:
         for number, part in enumerate(self.methods):

@@ -92,6 +92,13 @@ class Fuse(Composite):
         d = shape.width
         return len(self.own_places(shape)) * ((2 if self.static else 3) * d * d + 2 * d)
 
+    def recordable(self, shape: Shape) -> bool:
+        return not self.temperature and super().recordable(shape)  # the host lowers the temperature of each slot
+
+    @property
+    def wide(self) -> bool:
+        return True
+
     @property
     def reads_beside(self) -> bool:
         return False
@@ -110,7 +117,7 @@ class Fuse(Composite):
         name = f"fusion.{view.layer}.{view.site}"
         changes = [method.change(part, h) for _, method, part in self.acting(view)]  # each [tokens, d]
         query = view.linear(self.reads(view, h), f"{name}.query")
-        keyed = view.linear_transposed(query, f"{name}.key.weight")
+        keyed = view.linear_transposed(query, f"{name}.key")
         wide = torch.promote_types(h.dtype, torch.float32)  # of the sums
         shift = (query * view.each(f"{name}.key.bias")).sum(1, dtype=wide)
         scores = torch.stack([(keyed * change).sum(1, dtype=wide) + shift for change in changes], 1)  # [tokens, parts]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from intarsia.encoder.parts import Part
@@ -24,6 +25,7 @@ class Held:
     tensors: Tensors  # each [slots, …]
     slot: int
     parents: Mapping[str, Held] = field(default_factory=dict)
+    low_precision: Tensors = field(default_factory=dict)  # `tensors` in the base's precision, where passes are recorded
 
     @property
     def own(self) -> dict[str, Tensor]:
@@ -37,7 +39,7 @@ class Held:
 
     @property
     def parent_slots(self) -> tuple[int, ...]:
-        """The slots of the frozen inlays that are its parts, in order."""
+        """The slots of the frozen inlays that are its parts, in the order of `tables` without the first."""
         return tuple(slot for parent in _parents(self) for slot in (parent.slot, *parent.parent_slots))
 
 
@@ -46,18 +48,27 @@ def parts_of(owners: Sequence[Held], shape: Shape) -> tuple[Part, ...]:
 
     The methods of the owners differ in their frozen inlays only, and inlays at one place are in slots of one table.
     """
+    return _parts(owners, shape, 0, count(1))
+
+
+def _parts(owners: Sequence[Held], shape: Shape, table: int, unused: Iterator[int]) -> tuple[Part, ...]:
+    """`table`: the number of the table that holds the owners; `unused`: the numbers of the tables of frozen inlays."""
     first = owners[0]
     if not isinstance(first.method, Composite):
         return ()
     parts = []
     for number, part in enumerate(first.method.methods):
         if isinstance(part, Parent):
-            holders = [_parent(owner, number) for owner in owners]
+            holders, its_table = [_parent(owner, number) for owner in owners], next(unused)
         else:
-            tensors = first.method.part_tensors(number, first.tensors)
-            holders = [replace(owner, method=_method(owner, number), tensors=tensors) for owner in owners]
-        method, slots = holders[0].method, tuple(holder.slot for holder in holders)
-        parts.append(Part(method.places(shape), holders[0].tensors, slots, parts_of(holders, shape)))
+            tensors, low = (first.method.part_tensors(number, t) for t in (first.tensors, first.low_precision))
+            holders = [
+                replace(owner, method=_method(owner, number), tensors=tensors, low_precision=low) for owner in owners
+            ]
+            its_table = table
+        holder, slots = holders[0], tuple(holder.slot for holder in holders)
+        inner = _parts(holders, shape, its_table, unused)
+        parts.append(Part(holder.method.places(shape), holder.tensors, slots, inner, its_table, holder.low_precision))
     return tuple(parts)
 
 

@@ -212,6 +212,8 @@ class Method:
     ) -> Tensor | None:
         """Return the penalty that is added to the loss. `noise` is the noise that `weights` received in this pass.
 
+        If the method does not change the base, `tensors` may be those of all slots, [slots, …], and the penalty is the
+        sum over slots.
         None: there is no penalty, or the backward of `weights` adds its gradient.
         """
         return None

@@ -54,6 +54,9 @@ class Split(Composite):
                 )
         super().check(shape)
 
+    def recordable(self, shape: Shape) -> bool:
+        return False  # a recorded pass does not know which tokens belong to the second text
+
     def _check_sole(self, shape: Shape) -> None:
         """The parts act on different tokens, so each acts alone."""
 

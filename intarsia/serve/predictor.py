@@ -30,7 +30,7 @@ from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
 from intarsia.methods.held import parts_of, tables
 from intarsia.serve.limits import Limits
-from intarsia.serve.recorded import RecordedSlots, can_record
+from intarsia.serve.recorded import RecordedSlots, can_record, can_record_method
 from intarsia.serve.resident import Resident, Residents, ServingSlots
 from intarsia.serve.served import Served
 from intarsia.serve.shared_trunk import shared_trunk
@@ -65,7 +65,7 @@ class Predictor:
         self._lock = threading.RLock()
 
     def _slots_class(self, learned: Learned) -> type[ServingSlots]:
-        recorded = can_record(self.encoder, learned, interpreted=self._interpreted)
+        recorded = can_record_method(self.encoder, learned.method, interpreted=self._interpreted)
         return RecordedSlots if recorded else ServingSlots
 
     @property
@@ -129,11 +129,10 @@ class Predictor:
             return False
         if any(len(row.segment.ids) > LONGEST for row in rows):
             return False
-        slots = {id(resident.slots) for resident in held.values()}
         if not held:
             return True
-        one = len(slots) == 1 and all(row.key is not None for row in rows)
-        return one and isinstance(next(iter(held.values())).slots, RecordedSlots)
+        shared = {tables(r.held) if r.recorded and r.held is not None else None for r in held.values()}
+        return len(shared) == 1 and None not in shared and all(row.key is not None for row in rows)
 
     def _start_recorded(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> Callable[[], list[Any]]:
         by_key: dict[str | None, list[int]] = {}
@@ -144,7 +143,7 @@ class Predictor:
         assert isinstance(slots, RecordedSlots)
         segments = [[rows[i].segment for i in members] for members in by_key.values()]
         outputs = slots.start(
-            [(0 if r is None else r.slot, own) for r, own in zip(residents, segments, strict=True)],
+            [(None if r is None else r.held, own) for r, own in zip(residents, segments, strict=True)],
             tokens=any(r is not None and r.learned.head.pooling == "none" for r in residents),
             vectors=any(row.embed for row in rows),
         )

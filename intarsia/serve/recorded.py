@@ -8,6 +8,7 @@ Its tables are those that training uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from torch import Tensor
 from intarsia.encoder.device_tables import DeviceTables, Share, aligned, fixed_size
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
+from intarsia.encoder.parts import Part, table_sizes
 from intarsia.encoder.recorded_passes import RecordedPasses
 from intarsia.encoder.routed import Group
 from intarsia.encoder.segment_arrays import SegmentArrays
 from intarsia.encoder.static_shape import DeviceOwners, StaticBatch
 from intarsia.kernels import available
 from intarsia.methods import Method
-from intarsia.methods.held import Held
+from intarsia.methods.held import Held, parts_of, tables
 from intarsia.serve.resident import Resident, ServingSlots
 from intarsia.serve.staged import Staged
 from intarsia.tasks.heads import Head
@@ -39,27 +41,27 @@ RING = 4  # host buffers for outputs: passes whose outputs may wait to be read
 
 def can_record(encoder: Encoder, learned: Learned | None, *, interpreted: bool = False) -> bool:
     """Return whether rows of a task (None: of the plain base) run in recorded passes. `interpreted`: on a CPU too."""
+    if learned is None:
+        return can_record_method(encoder, None, interpreted=interpreted)
+    fits = _fits(learned.head) and not learned.method.touches_rows
+    return fits and can_record_method(encoder, learned.method, interpreted=interpreted)
+
+
+def can_record_method(encoder: Encoder, method: Method | None, *, interpreted: bool = False) -> bool:
+    """Return whether recorded passes can have a method, for rows of a task or as a part of a composition."""
     device_fits = available() and (encoder.device.type == "cuda" or interpreted)
     if not device_fits or not encoder.shape.recordable or encoder.dtype not in (torch.float32, torch.bfloat16):
         return False
-    if learned is None:
-        return True
-    method, head = learned.method, learned.head
-    return (
-        type(head) is Head
-        and head.pooling in POOLINGS
-        and head.hidden is None
-        and head.outputs <= OUTPUTS
-        and not method.changes_base
-        and not method.touches_rows
-        and method.recordable(encoder.shape)
-    )
+    return method is None or (not method.changes_base and method.recordable(encoder.shape))
+
+
+def _fits(head: Head) -> bool:
+    """Return whether recorded passes can compute a head."""
+    return type(head) is Head and head.pooling in POOLINGS and head.hidden is None and head.outputs <= OUTPUTS
 
 
 class RecordedSlots(ServingSlots):
     """The slots of one method shape, with what recorded passes read; `method` None: rows of the plain base."""
-
-    recorded = True
 
     def __init__(self, method: Method | None, encoder: Encoder, capacity: int) -> None:
         super().__init__(method, encoder, capacity)
@@ -71,7 +73,8 @@ class RecordedSlots(ServingSlots):
         self.weight = torch.zeros(capacity, OUTPUTS, width, device=device)
         self.bias = torch.zeros(capacity, OUTPUTS, device=device)
         self.pooling = torch.zeros(capacity, dtype=torch.int32, device=device)
-        self.passes: dict[int, RecordedPasses] = {}  # by the longest segment
+        # By the longest segment, and the tables with the frozen inlays on which the tasks are built.
+        self.passes: dict[tuple[int, tuple[int, ...]], RecordedPasses] = {}
         self.turn = 0
         self.on_host: list[dict[str, Tensor]] = [{} for _ in range(RING)]
 
@@ -85,28 +88,39 @@ class RecordedSlots(ServingSlots):
         slot, head = resident.slot, resident.head_tensors
         if self.low is not self.table.buffer:
             self.low[slot].copy_(self.table.buffer[slot])
+        if not _fits(resident.learned.head) or resident.learned.method.touches_rows:
+            return resident
         outputs = head["output.weight"].shape[0]
         self.weight[slot, :outputs].copy_(head["output.weight"])
         self.bias[slot, :outputs].copy_(head["output.bias"])
         self.pooling[slot] = POOLINGS[resident.learned.head.pooling]
+        resident = self.residents[key] = replace(resident, recorded=True)
         return resident
 
+    def forget(self, table: Mapping[str, Tensor]) -> None:
+        self.passes = {key: passes for key, passes in self.passes.items() if id(table) not in key[1]}
+
     @torch.no_grad()
-    def start(self, runs: Sequence[tuple[int, Sequence[Segment]]], *, tokens: bool, vectors: bool) -> Outputs:
-        """Start a pass over the rows of each slot; `tokens`, `vectors`: what is read beside the rows' logits."""
+    def start(self, runs: Sequence[tuple[Held | None, Sequence[Segment]]], *, tokens: bool, vectors: bool) -> Outputs:
+        """Start a pass over the rows of each resident inlay (None: the plain base); the inlays are in these slots, and
+        those on which they are built in the same tables. `tokens`, `vectors`: what is read beside the rows' logits."""
         arrays = SegmentArrays([segment for _, segments in runs for segment in segments])
         shares, first, starts = [], 0, []
         at = 0
-        for slot, segments in runs:
+        for held, segments in runs:
             rows = np.arange(first, first + len(segments))
             lengths = arrays.lengths[rows]
             starts.append(at + np.cumsum(lengths) - lengths)
-            shares.append(Share(slot, arrays, rows))
+            slot, built_on = (0, ()) if held is None else (held.slot, held.parent_slots)
+            shares.append(Share(slot, arrays, rows, 0, built_on))
             at += aligned(int(lengths.sum()), self.align)
             first += len(segments)
         longest = max(SMALLEST_LONGEST, 1 << (arrays.longest - 1).bit_length())
-        passes = self.passes.setdefault(longest, RecordedPasses())
-        recorded = passes.fitting(fixed_size(max(at, 4 * first)), False, lambda size: self._new(size, longest))
+        held = runs[0][0]
+        built_on = () if held is None else tables(held)[1:]
+        parts = () if held is None else parts_of([held], self.encoder.shape)
+        passes = self.passes.setdefault((longest, built_on), RecordedPasses())
+        recorded = passes.fitting(fixed_size(max(at, 4 * first)), False, lambda size: self._new(size, longest, parts))
         recorded.tables.fill(shares)
         results = recorded.run()
         names = ["rows", *(["tokens"] if tokens else []), *(["vectors"] if vectors else [])]
@@ -135,17 +149,19 @@ class RecordedSlots(ServingSlots):
         event.record()
         return event
 
-    def _new(self, size: int, longest: int) -> tuple[DeviceTables, Callable[[], Any]]:
-        tables = DeviceTables(size, self.capacity, size // 4, None, self.align, longest, self.device)
-        return tables, lambda: self._body(tables)
+    def _new(self, size: int, longest: int, parts: tuple[Part, ...]) -> tuple[DeviceTables, Callable[[], Any]]:
+        sizes = table_sizes(parts)
+        tables = DeviceTables(size, self.capacity, size // 4, None, self.align, longest, self.device, sizes)
+        return tables, lambda: self._body(tables, parts)
 
     @torch.no_grad()
-    def _body(self, tables: DeviceTables) -> dict[str, Tensor]:
+    def _body(self, tables: DeviceTables, parts: tuple[Part, ...]) -> dict[str, Tensor]:
         from intarsia.kernels import heads, linear, rows
 
-        layout, encoder = tables.layout(), self.encoder
-        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], DeviceOwners(layout, self.low_tensors))
-        groups = [] if self.method is None else [Group(self.method, self.places, self.table.tensors, 0, (), ())]
+        layouts, encoder = tables.layouts(), self.encoder
+        layout, owners = layouts[0], DeviceOwners(layouts[0], self.low_tensors, layouts)
+        batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], owners)
+        groups = [] if self.method is None else [Group(self.method, self.places, self.table.tensors, 0, (), (), parts)]
         states = encoder.forward(batch, groups)
         first = rows.pool(states, tables.rows, False, layout)  # [rows, d] float32
         slot_of_row = layout.tile_slot[tables["row_start"][: tables.rows] // self.align].long()

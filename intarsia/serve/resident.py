@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ class Resident:
     slot: int = -1
     held: Held | None = None  # the method in its slot; None: it acts at no site
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # replace the base's weights in the task's passes
+    recorded: bool = False  # its rows run in recorded passes
 
     def own(self) -> dict[str, Tensor]:
         """Return the method's tensors of this task."""
@@ -43,8 +43,6 @@ class Resident:
 class ServingSlots:
     """The slots of one method shape, with their resident tasks, least recently used first."""
 
-    recorded: ClassVar[bool] = False  # their rows run in recorded passes
-
     def __init__(self, method: Method | None, encoder: Encoder, capacity: int) -> None:
         """`method`: None for the plain base, which has no tensors."""
         self.method, self.encoder = method, encoder
@@ -53,6 +51,7 @@ class ServingSlots:
         self.device, self.capacity = encoder.device, capacity
         specs = {} if method is None else method.tensors(encoder.shape)
         self.table = Slots(specs, capacity, device=encoder.device)
+        self.low_tensors: Mapping[str, Tensor] = {}  # in the base's precision, for recorded passes
         self.residents: OrderedDict[str, Resident] = OrderedDict()
         self.free = list(range(capacity))[::-1]
 
@@ -77,7 +76,7 @@ class ServingSlots:
             self.free.append(slot)
             raise
         assert self.method is not None, "the plain base has no tasks"
-        held = Held(staged.learned.method, self.table.tensors, slot, parents)
+        held = Held(staged.learned.method, self.table.tensors, slot, parents, self.low_tensors)
         head = _moved(staged.head_tensors, self.device)
         resident = self.residents[key] = Resident(staged.learned, head, self, slot, held)
         return resident
@@ -86,6 +85,9 @@ class ServingSlots:
         """Free the slot of a task, if it has one."""
         if (resident := self.residents.pop(key, None)) is not None:
             self.free.append(resident.slot)
+
+    def forget(self, table: Mapping[str, Tensor]) -> None:
+        """Release what refers to the tensors of another shape, which leaves."""
 
 
 class Residents:
@@ -202,6 +204,8 @@ class Residents:
                 del self.shapes[key]
                 for child in [child for task in idle.residents for child in self.children.get(task, ())]:
                     self.drop(child)
+                for others in self.shapes.values():
+                    others.forget(idle.table.tensors)
         return max(1, capacity, min(self.limits.slots, left // size) if capacity < FEW else 0)
 
     def drop(self, key: str) -> None:

@@ -28,9 +28,11 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.static_shape import DeviceNoise, DeviceOwners, StaticBatch
 from intarsia.kernels import LONGEST, available
 from intarsia.methods import Spec, to_dict
+from intarsia.methods.held import Held, parts_of
 from intarsia.methods.method import Phase
 from intarsia.tasks.heads import Head
 from intarsia.tasks.kind_registry import kind_for
+from intarsia.train.frozen_parents import FrozenParents
 from intarsia.train.head_losses import KINDS, HeadLosses
 from intarsia.train.job import Job
 from intarsia.train.run import Run, head_specs
@@ -84,10 +86,12 @@ def _outputs(job: Job) -> int:
 class GraphStepper:
     """The training slots of runs of one shape, and the passes recorded for them."""
 
-    def __init__(self, job: Job, encoder: Encoder, requested_slots: int) -> None:
-        """`job`: the first job; later jobs must have its shape. If memory is short, there are fewer slots."""
+    def __init__(self, job: Job, encoder: Encoder, requested_slots: int, parents: FrozenParents | None = None) -> None:
+        """`job`: the first job; later jobs must have its shape. If memory is short, there are fewer slots. `parents`:
+        the frozen inlays of all runs."""
         self.encoder, self.key = encoder, shape_key(job)
         self.method, self.pooling, self.settings = job.method.in_slots_of(), job.pooling, job.settings
+        self.parents = (parents or FrozenParents(encoder)).of(job.method, job.parents)
         shape = encoder.shape
         self.reads_tokens = job.data.kind in TOKEN_KINDS
         self.kind, self.requested_slots = job.data.kind, requested_slots
@@ -97,6 +101,7 @@ class GraphStepper:
         self.phase, self.kept = first.name, dict[str, Tensor]()
         self._build(first)
         self.places = self.method.places(shape)
+        self.built_on = Held(self.method, {}, 0, self.parents).parent_slots
         self.passes = RecordedPasses()
         self.longest, self.align = ALIGN, 0
         self.tokens = tokens_a_pass(encoder)  # measured once, before this stepper itself takes memory
@@ -157,7 +162,9 @@ class GraphStepper:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _step(self, pairs: Sequence[tuple[Run, Sequence[int]]]) -> None:
-        shares = [Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run)) for run, rows in pairs]
+        shares = [
+            Share(run.slot, run.tokens["train"], np.asarray(rows), _seed(run), self.built_on) for run, rows in pairs
+        ]
         recorded = self._pass(shares, training=True)
         recorded.tables.fill(shares)
         self.heads.fill([(run, share.rows) for (run, _), share in zip(pairs, shares, strict=True)])
@@ -186,7 +193,7 @@ class GraphStepper:
         logits: list[list[Tensor]] = [[] for _ in runs]
         with self._on_device():
             for chunk in _chunks(runs, part):
-                shares = [Share(runs[i].slot, runs[i].tokens[part], rows) for i, rows in chunk]
+                shares = [Share(runs[i].slot, runs[i].tokens[part], rows, 0, self.built_on) for i, rows in chunk]
                 recorded = self._pass(shares, training=False)
                 recorded.tables.fill(shares)
                 states, at = recorded.run(), 0  # [rows or tokens, width]
@@ -227,13 +234,16 @@ class GraphStepper:
         return tables, lambda: self._predict(tables)
 
     def _tables(self, size: int, rows: int, batch_size: int | None) -> DeviceTables:
+        # Each frozen inlay is alone in its table.
         return DeviceTables(
-            size, self.training_slots.slots.capacity, rows, batch_size, self.align, self.longest, self.encoder.device
-        )
+            size, self.training_slots.slots.capacity, rows, batch_size, self.align, self.longest, self.encoder.device,
+            [1] * len(self.built_on),
+        )  # fmt: skip
 
     def _forward(self, tables: DeviceTables, noise: DeviceNoise | None, leaves: dict[str, Tensor]) -> Tensor:
         low_precision = {k.removeprefix("method."): v for k, v in self.low_precision.items() if k.startswith("method.")}
-        owners = DeviceOwners(tables.layout(), low_precision)
+        layouts = tables.layouts()
+        owners = DeviceOwners(layouts[0], low_precision, layouts)
         batch = StaticBatch(tables["ids"], tables["types"], tables["positions"], owners)
         tensors = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
         training, encoder = noise is not None, self.encoder
@@ -242,7 +252,8 @@ class GraphStepper:
             weights = self.method.weights(self.phase, encoder.shape, own, self.kept, encoder.weights, noise)
             weights = {name: weight.to(encoder.dtype) for name, weight in weights.items()}
             return encoder.forward(batch, training=training, noise=noise, weights=weights)
-        group = Group(self.method, self.places, tensors, 0, (), ())
+        parts = parts_of([Held(self.method, tensors, 0, self.parents, low_precision)], encoder.shape)
+        group = Group(self.method, self.places, tensors, 0, (), (), parts)
         return encoder.forward(batch, [group], training=training, noise=noise)
 
     def _train(self, tables: DeviceTables) -> None:
@@ -269,9 +280,9 @@ class GraphStepper:
 
     def _penalty(self, leaves: Mapping[str, Tensor], noise: DeviceNoise) -> Tensor | None:
         """Return the term that the method adds to the loss, or None."""
-        if not self.method.changes_base:
-            return None
-        own = {k.removeprefix("method."): v.squeeze(0) for k, v in leaves.items() if k.startswith("method.")}
+        own = {k.removeprefix("method."): v for k, v in leaves.items() if k.startswith("method.")}
+        if self.method.changes_base:
+            own = {name: tensor.squeeze(0) for name, tensor in own.items()}
         return self.method.penalty(self.phase, self.encoder.shape, own, self.kept, self.encoder.weights, noise)
 
     @torch.no_grad()

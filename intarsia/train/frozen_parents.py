@@ -37,4 +37,7 @@ class FrozenParents:
             name: (tensor.to(self.encoder.device, dtype) if tensor.is_floating_point() else tensor).detach()[None]
             for name, tensor in learned.method_tensors.items()
         }
-        return Held(learned.method, tensors, 0, self.of(learned.method, {**parents, **learned.parents}))
+        low = tensors
+        if dtype != self.encoder.dtype and self.encoder.device.type == "cuda":  # for recorded passes
+            low = {name: t.to(self.encoder.dtype) if t.is_floating_point() else t for name, t in tensors.items()}
+        return Held(learned.method, tensors, 0, self.of(learned.method, {**parents, **learned.parents}), low)

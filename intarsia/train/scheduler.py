@@ -143,7 +143,7 @@ class Scheduler:
         # and the new stepper sizes its slots by the free memory.
         gc.collect()
         torch.cuda.empty_cache()
-        return GraphStepper(job, self.encoder, self.slots)
+        return GraphStepper(job, self.encoder, self.slots, self.parents)
 
     def _records(self, job: Job) -> bool:
         """Return whether the job's passes can be recorded."""

@@ -18,12 +18,14 @@ from intarsia.encoder.slots import start  # noqa: E402
 from intarsia.methods import Bottleneck, Features, Full, LoRA, Method, Prefix  # noqa: E402
 from intarsia.serve.ask import Ask  # noqa: E402
 from intarsia.serve.engine import Engine  # noqa: E402
+from intarsia.serve.limits import Limits  # noqa: E402
 from intarsia.serve.predictor import Predictor  # noqa: E402
 from intarsia.serve.recorded import RecordedSlots  # noqa: E402
 from intarsia.serve.served import Served  # noqa: E402
 from intarsia.tasks.learned import Interface, Learned  # noqa: E402
 from intarsia.tasks.tagging import Tags  # noqa: E402
 from intarsia.tasks.task_kind import TaskKind  # noqa: E402
+from tests.serve.test_composed import compositions  # noqa: E402
 from tests.support.families import tiny_with_words  # noqa: E402
 
 pytestmark = [pytest.mark.cuda, pytest.mark.interpreted]
@@ -112,6 +114,39 @@ def test_a_slot_that_is_taken_again_answers_for_its_new_task(encoder: Encoder, t
     engine.close()
     _close(again[0].prediction.to_dict(), first[0].prediction.to_dict())  # type: ignore[union-attr]
     _close(again[1].prediction.to_dict(), other[0].prediction.to_dict())  # type: ignore[union-attr]
+
+
+def test_compositions_answer_as_in_other_passes(encoder: Encoder) -> None:
+    """Stacks over different parents share a pass; parents are in slots of tables of their own."""
+    made = compositions(encoder)
+    names = [name for name in made.served if name not in ("a", "b", "c")]
+    engine, asks = engine_of(encoder, made.served), [Ask(name, text) for text in TEXTS for name in names]
+    answers = engine.answer(asks)
+    shapes = engine.predictor.shapes.values()
+    recorded = {slots.method.name for slots in shapes if isinstance(slots, RecordedSlots) and slots.passes}
+    assert recorded >= {"stack", "fuse", "average"}
+    stacks = next(slots for slots in shapes if "stack-a" in slots.residents)
+    assert {"stack-a", "stack-b"} <= stacks.residents.keys() and len(stacks.passes) == 1
+    engine.close()
+    plain = Predictor(encoder)
+    for ask, answer in zip(asks, answers, strict=True):
+        assert answer.error is None and answer.prediction is not None, (ask, answer.error)
+        expected = plain.predict([(made.served[ask.task or ""], encoder.tokenize([ask.text])[0])])[0]  # type: ignore[list-item]
+        probabilities = list((answer.prediction.probabilities or {}).values())
+        assert probabilities == pytest.approx(list(expected), abs=1e-4), ask
+
+
+def test_a_parent_that_comes_back_in_another_slot(encoder: Encoder) -> None:
+    """Few slots: parents and children leave and come back, and recorded passes find them."""
+    made = compositions(encoder)
+    engine = Engine(encoder, lambda name, *_: made.served[name])
+    engine.predictor = Predictor(encoder, Limits(slots=2), interpreted=not CUDA)
+    first = engine.answer([Ask("stack-a", TEXTS[0])])
+    engine.answer([Ask("b", TEXTS[0]), Ask("c", TEXTS[1])])
+    engine.answer([Ask("stack-b", TEXTS[1])])
+    again = engine.answer([Ask("stack-b", TEXTS[0]), Ask("stack-a", TEXTS[0])])
+    engine.close()
+    _close(again[1].prediction.to_dict(), first[0].prediction.to_dict())  # type: ignore[union-attr]
 
 
 def _eager_outputs(predictor: Predictor, served: Served, segments: object) -> list[np.ndarray]:

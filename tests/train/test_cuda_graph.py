@@ -26,14 +26,20 @@ from intarsia.encoder.sites import FFN_OUTPUT  # noqa: E402
 from intarsia.encoder.static_shape import DeviceNoise  # noqa: E402
 from intarsia.methods import (  # noqa: E402
     IA3,
+    Average,
     Bottleneck,
     DiffPruning,
     Full,
+    Fuse,
     LayerNorms,
+    LoRA,
     LotteryTicket,
     Method,
+    Pfeiffer,
     Prefix,
     Spec,
+    Split,
+    Stack,
     TopLayers,
 )
 from intarsia.methods import (  # noqa: E402
@@ -46,6 +52,7 @@ from intarsia.train.job import Job, Settings  # noqa: E402
 from intarsia.train.loop import train_together  # noqa: E402
 from intarsia.train.run import Run  # noqa: E402
 from intarsia.train.step import predict, step_together  # noqa: E402
+from tests.support.composed import Frozen  # noqa: E402
 from tests.support.families import opinions, plain_model, save_tiny, tiny_tokenizer, tiny_with_words  # noqa: E402
 from tests.support.small_methods import FORMS, SMALL  # noqa: E402
 from tests.support.token_tasks import colours, riddles  # noqa: E402
@@ -134,6 +141,46 @@ def test_one_recorded_step_is_one_eager_step(method: Method) -> None:
     ((_, loss),) = recorded.losses(wait=True)
     assert loss == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
     assert_close(run, other)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("name", ["stack", "stack-paper", "fuse", "fuse-static", "stack-of-fuse", "child-of-a-stack"])
+def test_recorded_steps_of_compositions_are_eager_steps(name: str) -> None:
+    """Two runs over the same frozen inlays, which stay as they are; the third slot is empty."""
+    encoder = tiny_with_words().to(DEVICE)
+    frozen = Frozen(tiny_with_words())
+    a, b = (frozen.add(task, Pfeiffer(3), seed) for seed, task in enumerate("ab"))
+    lora = frozen.add("lora", LoRA(2), 2)
+    method: Method = {
+        "stack": Stack(a, Pfeiffer(4)),
+        "stack-paper": Stack(a, Bottleneck(4, norms=False), lora, residual="paper"),
+        "fuse": Fuse(a, b, Pfeiffer(2), penalty_weight=0.1),
+        "fuse-static": Fuse(Stack(a, b), b, static=True),
+        "stack-of-fuse": Stack(Fuse(a, b, static=True), Average(Pfeiffer(2), Pfeiffer(3)), lora),
+        "child-of-a-stack": Stack(
+            frozen.add("task", Stack(a, Bottleneck(2)), 6), LoRA(2), frozen.add("fused", Fuse(a, b, Pfeiffer(2)), 7)
+        ),
+    }[name]
+    jobs = [dataclasses.replace(job(number, method), parents=frozen.parents) for number in (0, 1)]
+    assert all(can_record(j, encoder) for j in jobs)
+    before = {k: {n: t.clone() for n, t in found.tensors.items()} for k, found in frozen.parents.items()}
+    recorded, rows = GraphStepper(jobs[0], encoder, 3), [0, 1, 2, 3]
+    runs = [Run(j, encoder, slots_for=recorded.slots_for) for j in jobs]
+    others = [Run(j, encoder) for j in jobs]
+    recorded.step([(run, rows) for run in runs])
+    losses = {run.job.name: loss for run, loss in recorded.losses(wait=True)}
+    for run, other in zip(runs, others, strict=True):
+        assert losses[run.job.name] == pytest.approx(step_together([(other, rows)])[0], rel=1e-4, abs=1e-5)
+        assert_close(run, other)
+    for digest, found in frozen.parents.items():
+        assert all(torch.equal(tensor, before[digest][name]) for name, tensor in found.tensors.items())
+
+
+def test_compositions_that_take_eager_steps() -> None:
+    shape, a = tiny_with_words().shape, Pfeiffer(3)
+    for method in (Split(a, a), Fuse(a, a, temperature=True), Stack(a, Prefix(2)), Stack(Full())):
+        assert not method.recordable(shape)
+    assert Stack(a, LoRA(2)).recordable(shape)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
