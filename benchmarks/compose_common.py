@@ -14,14 +14,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import intarsia
 from intarsia import provenance
 from intarsia.bank.bank import Bank
+from intarsia.bank.family import with_parents
+from intarsia.bank.inlay_of import inlay_of
+from intarsia.errors import IntarsiaError
+from intarsia.methods import Method
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.suites import load
 from intarsia.tasks.suites.registry import find
+from intarsia.train.interrupts import Interrupted
+from intarsia.train.job import Job, Settings
+from intarsia.train.loop import train_together
+from intarsia.train.run import Trained
 
 LENGTH = 64  # tokens of a row
 
@@ -88,10 +96,55 @@ class Experiment:
     def learn(self, bank: Bank, name: str, data: Any, method: Any, **settings: Any) -> float:
         """Learn a task, unless the bank has it; return its test score."""
         if not bank.store.has(name):
-            if isinstance(data, TaskData) and "metric" not in settings and "suite" in data.source:
-                settings["metric"] = find(data.source["suite"]).metrics[0]
-            bank.learn(name, data, method, progress=False, **{"max_length": LENGTH, **settings})
+            bank.learn(name, data, method, progress=False, **_settings(data, settings))
         return test_score(bank, name)
+
+    def learn_all(self, bank: Bank, wanted: Mapping[str, Wanted]) -> None:
+        """Learn the tasks whose scores are missing, all in shared passes; `wanted`: the task of each score, by key."""
+        missing = {key: task for key, task in wanted.items() if key not in self.scores}
+        keys = {task.name: key for key, task in missing.items()}
+        jobs = []
+        for key, task in missing.items():
+            if bank.store.has(task.name):
+                self._note(bank, key, task.name)
+                continue
+            settings = Settings.for_task(task.method, task.data, **_settings(task.data, task.settings))
+            jobs.append(
+                with_parents(bank.store, Job(task.name, task.data, task.method, "mean", settings), bank.encoder)
+            )
+
+        def done(job: Job, outcome: Trained | IntarsiaError) -> None:
+            if isinstance(outcome, IntarsiaError):
+                print(f"{job.name}: {outcome}", file=sys.stderr)
+                return
+            bank.store.add(inlay_of(job, outcome, bank.encoder), encoder=bank.encoder)
+            self._note(bank, keys[job.name], job.name)
+
+        try:
+            train_together(jobs, bank.encoder, done=done, stop=lambda: time.monotonic() > self.until)
+        except Interrupted:
+            print("the time is over; call again to go on", file=sys.stderr)
+            raise SystemExit(3) from None
+
+    def _note(self, bank: Bank, key: str, name: str) -> None:
+        self.scores[key] = round(100 * test_score(bank, name), 2)
+        print(f"{key}: {self.scores[key]}", file=sys.stderr, flush=True)
+        self.write()
+
+
+class Wanted(NamedTuple):
+    """A task to be learned."""
+
+    name: str
+    data: TaskData
+    method: Method
+    settings: Mapping[str, Any]
+
+
+def _settings(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a task; the metric is that of its suite."""
+    metric = {"metric": find(data.source["suite"]).metrics[0]} if "suite" in getattr(data, "source", {}) else {}
+    return {"max_length": LENGTH, **metric, **given}
 
 
 def test_score(bank: Bank, name: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from compose_common import Experiment
+from compose_common import Experiment, Wanted
 
 from intarsia import Pfeiffer, Stack
 from intarsia.methods import Method
@@ -42,20 +42,14 @@ def main() -> None:
         "stack": Stack("tweets", TASK_ADAPTER),
         "stack, paper's residual": Stack("tweets", TASK_ADAPTER, residual="paper"),
     }
+    wanted = {}
     for size in sizes:
         for seed in range(run.options.seeds):
             for shown, method in methods.items():
                 name = f"{shown} {size} {seed}".replace(" ", "-").replace(",", "").replace("'", "")
                 settings = {"seed": seed, "epochs": max(10, min(40, 4000 // size))}
-                run.score(
-                    f"{size} rows, {shown}, {seed}",
-                    run.learn,
-                    bank,
-                    name,
-                    run.data(TASK, size),
-                    method,
-                    **settings,
-                )
+                wanted[f"{size} rows, {shown}, {seed}"] = Wanted(name, run.data(TASK, size), method, settings)
+    run.learn_all(bank, wanted)
     means = {
         f"{size} rows, {shown}": round(
             fmean(run.scores[f"{size} rows, {shown}, {s}"] for s in range(run.options.seeds)), 2

@@ -3,14 +3,14 @@
     python benchmarks/compose_fusion.py --bank /tmp/fusion --out results/compose-fusion.json --rows 500
 
 The tuning budget is equal: each small task trains its single inlay, a second single inlay with twice the epochs (what
-the two stages of fusion cost), and one fusion; each with one setting.
+the two stages of fusion cost), and one fusion; each with one setting. The tasks of a stage share passes.
 """
 
 from __future__ import annotations
 
 from statistics import fmean
 
-from compose_common import Experiment
+from compose_common import Experiment, Wanted
 
 from intarsia import Fuse, Pfeiffer
 
@@ -34,33 +34,23 @@ def main() -> None:
     names = {f"glue/{task}": task for task in (*GLUE, *SAMPLES)} | {f"extra/{task}": task for task in FURTHER}
     left_out = run.set.get("leave_out", "").split(",")
     ordered = [*TARGETS, *(task for task in names if task not in TARGETS and task not in left_out)]
-    for task in ordered:
-        run.score(f"single {task}", run.learn, bank, names[task], run.data(task), ADAPTER, epochs=epochs)
+    data = {task: run.data(task) for task in ordered}
+    adapter = {"learning_rate": float(run.set.get("adapter_rate", 5e-4)), "batch_size": 32}
+    run.learn_all(
+        bank,
+        {f"single {task}": Wanted(names[task], data[task], ADAPTER, {**adapter, "epochs": epochs}) for task in ordered},
+    )
     parts = tuple(names[task] for task in ordered)
+    twice, fused = {}, {}
     for seed in range(run.options.seeds):
         for task in TARGETS:
-            data, name = run.data(task), f"{names[task]}-{seed}"
-            settings = {"epochs": epochs, "seed": seed}
-            run.score(
-                f"fusion {task} {seed}",
-                run.learn,
-                bank,
-                f"{name}-fused",
-                data,
-                Fuse(*parts),
-                learning_rate=rate,
-                **settings,
-            )
-            run.score(
-                f"single twice {task} {seed}",
-                run.learn,
-                bank,
-                f"{name}-twice",
-                data,
-                ADAPTER,
-                epochs=2 * epochs,
-                seed=seed,
-            )
+            name = f"{names[task]}-{seed}"
+            of_single = {**adapter, "epochs": 2 * epochs, "seed": seed}
+            of_fusion = {"learning_rate": rate, "batch_size": 32, "epochs": epochs, "seed": seed}
+            twice[f"single twice {task} {seed}"] = Wanted(f"{name}-twice", data[task], ADAPTER, of_single)
+            fused[f"fusion {task} {seed}"] = Wanted(f"{name}-fused", data[task], Fuse(*parts), of_fusion)
+    run.learn_all(bank, twice)
+    run.learn_all(bank, fused)
     scores = run.scores
     gains = {
         task: {

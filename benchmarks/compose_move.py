@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compose_common import Experiment, test_score
+from compose_common import Experiment, Wanted, test_score
 
 from intarsia import Full
 from intarsia.bank import family
@@ -62,13 +62,17 @@ def main() -> None:
     for task in tasks:
         data = run.data(task)
         settings = {"epochs": int(run.set["epochs"])} if "epochs" in run.set else {}
-        for method in methods:
-            name = f"{task} {method}".replace("/", "-").replace(" ", "-").replace("%", "")
-            run.score(f"{task} {method}: learned here", run.learn, here, name, data, parse(method), **settings)
-            run.score(f"{task} {method}: moved", moved, here, there, name, data.test)
-            run.score(
-                f"{task} {method}: learned there", run.learn, there, f"{name}-anew", data, parse(method), **settings
+        names = {method: f"{task} {method}".replace("/", "-").replace(" ", "-").replace("%", "") for method in methods}
+        for title, bank, suffix in (("learned here", here, ""), ("learned there", there, "-anew")):
+            run.learn_all(
+                bank,
+                {
+                    f"{task} {method}: {title}": Wanted(f"{name}{suffix}", data, parse(method), settings)
+                    for method, name in names.items()
+                },
             )
+        for method, name in names.items():
+            run.score(f"{task} {method}: moved", moved, here, there, name, data.test)
     run.write(to=Path(run.set["to"]).name if "to" in run.set else "the same base after masked words on tweets")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from intarsia.encoder import int8_probe
+from intarsia.encoder import int8_probe, pass_threads
 from intarsia.encoder import proof as proofs
 from intarsia.encoder.attach import attach
 from intarsia.encoder.frozen import FrozenLinear
@@ -265,7 +266,8 @@ class Encoder:
         return layer
 
     def _pass(self, current: Pass, weights: Mapping[str, Tensor]) -> Tensor:
-        with self._lock:
+        alone = self.device.type == "cpu" and not torch.is_grad_enabled()
+        with self._lock, pass_threads.of_pass(current.batch.tokens * self.shape.width) if alone else nullcontext():
             self.switchboard.current = current
             try:
                 return self._run(current, weights)

@@ -8,36 +8,14 @@ layers to int8 (`int8.py`) for serving.
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intarsia.encoder import rowwise
+from intarsia.encoder import onednn, rowwise
 from intarsia.encoder.int8 import Int8Linears, Int8Weight
-
-_ROWS = 512  # oneDNN chooses the layout for this number of rows; it works for other numbers too
-
-# oneDNN and PyTorch each cache prepared products for 1,024 numbers of rows. Batch sizes vary, and few repeat. With 256
-# entries the caches take 0.1 GB instead of 0.4 GB. Both libraries read these variables at first use.
-for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_variable, "256")
-
-
-@cache
-def available() -> bool:
-    """Return whether PyTorch can lay out weights in advance on this machine."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(torch.eye(16), _ROWS)
-        x = torch.arange(32.0).view(2, 16)
-        return torch.equal(torch.ops.mkldnn._linear_pointwise(x, laid_out, None, "none", [], ""), x)
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
 
 
 class _Product(torch.autograd.Function):
@@ -69,36 +47,37 @@ class FrozenLinear(nn.Module):
     @property
     def is_original(self) -> bool:
         """Whether the layer uses its own weight and bias in this pass, and neither is trained."""
-        trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
-        return self.weight is self._own[0] and self.bias is self._own[1] and not trained
+        weight, bias = self._parameters["weight"], self._parameters.get("bias")  # faster than by attribute
+        if weight is not self._own[0] or bias is not self._own[1]:
+            return False
+        return not (weight.requires_grad or (bias is not None and bias.requires_grad))
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight
+        weight = self._parameters["weight"]
+        assert weight is not None
         together = self.projections is not None and (x.is_cuda or self.int8 is not None)
         if self.projections is not None and together and self.projections.ready():
             return self.projections.product(self, x)
         plain = not self.is_original
         if self.int8 is not None and not plain:
             return self.int8.product(x, self._int8_weight())[0]
-        if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not available():
-            return rowwise.linear(x, weight, self.bias)
+        if plain or x.dtype != torch.float32 or x.device.type != "cpu" or not onednn.available():
+            return rowwise.linear(x, weight, self._parameters.get("bias"))
         if x.requires_grad and torch.is_grad_enabled():
             return _Product.apply(x, self)
         return self.product(x)
 
     def product(self, x: Tensor) -> Tensor:
-        if x.numel() == x.shape[-1]:  # a single row takes another kernel
-            x = torch.cat([x, x], -2)
-            return self.product(x)[..., :1, :]
-        return torch.ops.mkldnn._linear_pointwise(x, self._layout(back=False), self.bias, "none", [], "")
+        return onednn.product(x, self._layout(back=False), self._own[1])
 
     def product_back(self, grad: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(grad, self._layout(back=True), None, "none", [], "")
+        return onednn.product(grad, self._layout(back=True), None)
 
     @property
     def state(self) -> tuple[int, int]:
         """The weight's address and PyTorch's write counter: they change if the weight is moved or written to."""
-        return self.weight.data_ptr(), self.weight._version
+        weight = self._own[0]
+        return weight.data_ptr(), weight._version
 
     def _int8_weight(self) -> Int8Weight:
         if self._quantized is None or self._quantized[0] != self.state:
@@ -107,11 +86,11 @@ class FrozenLinear(nn.Module):
 
     def _layout(self, *, back: bool) -> Tensor:
         """Return the laid-out weight; rebuild it only if the weight was moved or written to."""
-        weight, made_from = self.weight, self.state
+        weight, made_from = self._own[0], self.state
         known = self._laid_out.get(back)
         if known is None or known[0] != made_from:
             source = weight.detach().t().contiguous() if back else weight.detach()
-            known = self._laid_out[back] = (made_from, torch.ops.mkldnn._reorder_linear_weight(source, _ROWS))
+            known = self._laid_out[back] = (made_from, onednn.laid_out(source))
         return known[1]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from intarsia.encoder import pass_threads
 from intarsia.errors import PrecisionError
 
 SERVES_ONLY = "an int8 base serves only, and computes no gradients. Train in float32: omit the precision."
@@ -82,7 +83,9 @@ class Int8Linears:
     def _part(self, x: Tensor, weight: Int8Weight, outputs: list[Tensor] | None) -> list[Tensor]:
         """Return the product of each weight with x [n, in], in `outputs` if they are given."""
         tokens, scales = self._quantize(x)
-        product = torch.ops.onednn.qlinear_pointwise(
+        product = pass_threads.product(
+            2.0 * x.numel() * len(weight.scales),
+            torch.ops.onednn.qlinear_pointwise,
             tokens, 1.0, MIDDLE, weight.laid_out, weight.scales, weight.zeros, None, 1.0, 0, torch.float32, "none",
             [], "",
         )  # fmt: skip

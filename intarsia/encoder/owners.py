@@ -5,11 +5,10 @@ A slice never reads another slice, so neither values nor gradients can cross bet
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -17,23 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intarsia.encoder import onednn, rowwise
 from intarsia.encoder.activations import activate
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.parts import Part
-from intarsia.encoder.rowwise import ROWS
-
-LONG = 48  # an owner's slice with at least this many tokens gets its own matrix product
-BLOCK = 8  # how many short slices of similar length share one batched product
-
-
-@dataclass(frozen=True)
-class ShortBlock:
-    """Short slices of several owners, padded to one length: one batched product replaces many small products."""
-
-    slots: Tensor  # [owners]
-    length: int
-    tokens: Tensor  # [owners * length] index into the group's tokens; padding repeats the first token of a slice
-    where: slice  # the rows of this block in the padded rows of all blocks
 
 
 @dataclass(frozen=True)
@@ -48,61 +34,6 @@ class Owners:
     def owner_of_token(self) -> Tensor:
         sizes = torch.tensor(self.sizes)
         return torch.tensor(self.slots).repeat_interleave(sizes).to(self.device)  # [tokens]
-
-    @cached_property
-    def _slices(self) -> list[slice]:
-        ends = list(accumulate(self.sizes))
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
-
-    @cached_property
-    def long(self) -> list[tuple[int, slice]]:
-        """The slot and slice of each owner with at least `LONG` tokens."""
-        return [(s, w) for s, w in zip(self.slots, self._slices, strict=True) if w.stop - w.start >= LONG]
-
-    @cached_property
-    def _short(self) -> tuple[list[ShortBlock], Tensor, Tensor]:
-        sized = [(w.stop - w.start, w.start, s) for s, w in zip(self.slots, self._slices, strict=True)]
-        short = sorted(entry for entry in sized if entry[0] < LONG)
-        blocks: list[ShortBlock] = []
-        place_of = torch.full((sum(self.sizes),), -1)
-        at = 0
-        for i in range(0, len(short), BLOCK):
-            sizes, starts, slots = (torch.tensor(column) for column in zip(*short[i : i + BLOCK], strict=True))
-            steps = torch.arange(max(ROWS, int(sizes.max())))
-            real = steps[None, :] < sizes[:, None]  # [owners, length]
-            tokens = starts[:, None] + torch.where(real, steps[None, :], 0)
-            place_of[tokens[real]] = at + real.view(-1).nonzero()[:, 0]
-            where = slice(at, at + real.numel())
-            blocks.append(ShortBlock(slots.to(self.device), len(steps), tokens.view(-1).to(self.device), where))
-            at = where.stop
-        tokens = (place_of >= 0).nonzero()[:, 0]
-        return blocks, tokens.to(self.device), place_of[tokens].to(self.device)
-
-    @property
-    def short(self) -> list[ShortBlock]:
-        return self._short[0]
-
-    @property
-    def short_tokens(self) -> Tensor:
-        """[tokens of all short slices] their indices in the group, ascending."""
-        return self._short[1]
-
-    @property
-    def short_places(self) -> Tensor:
-        """The row of each of `short_tokens` in the padded rows of the blocks."""
-        return self._short[2]
-
-    @cached_property
-    def _buffers(self) -> dict[str, Tensor]:
-        return {}
-
-    def scratch(self, name: str, *shape: int, like: Tensor) -> Tensor:
-        """Return a buffer that every site reuses: allocating it each time costs more than the computation in it."""
-        size = math.prod(shape)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.dtype != like.dtype:
-            buffer = self._buffers[name] = like.new_empty(size)
-        return buffer[:size].view(shape)
 
     @cached_property
     def _of_slots(self) -> dict[tuple[int, ...], Owners]:
@@ -160,17 +91,11 @@ class Owners:
         gain, bias = gain.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if len(slots) == 1:
             return F.layer_norm(x, width, gain[slots[0]], None if bias is None else bias[slots[0]], eps)
-        if torch.is_grad_enabled():
-            pieces = [
-                F.layer_norm(piece, width, gain[slot], None if bias is None else bias[slot], eps)
-                for slot, piece in zip(slots, self.pieces(x), strict=True)
-            ]
-            return torch.cat(pieces)
-        normal = F.layer_norm(x, width, eps=eps)
-        gains = self._spread("gains", gain)
-        if bias is None:
-            return normal.mul_(gains)
-        return torch.addcmul(self._spread("biases", bias), normal, gains, out=normal)
+        pieces = [
+            F.layer_norm(piece, width, gain[slot], None if bias is None else bias[slot], eps)
+            for slot, piece in zip(slots, self.pieces(x), strict=True)
+        ]
+        return torch.cat(pieces)
 
     def batch_norm(
         self, x: Tensor, tensors: Mapping[str, Tensor], name: str, training: bool, eps: float, momentum: float
@@ -184,11 +109,6 @@ class Owners:
             wide = piece.to(weight.dtype)
             pieces.append(F.batch_norm(wide, mean, variance, weight, bias, batch_statistics, momentum, eps))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(x.dtype)
-
-    def _spread(self, name: str, by_slot: Tensor) -> Tensor:
-        """[slots, width] → [tokens, width], the owner's row for each token, in a reused buffer."""
-        out = self.scratch(name, sum(self.sizes), by_slot.shape[1], like=by_slot)
-        return torch.index_select(by_slot, 0, self.owner_of_token, out=out)
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -221,31 +141,11 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owners) -> Tensor:
-    if len(owners.slots) == 1 and x.shape[0] >= ROWS:
-        slot = owners.slots[0]
-        return F.linear(x, weight[slot], None if bias is None else bias[slot])
-    out = x.new_empty(x.shape[0], weight.shape[1])
-    for slot, where in owners.long:
-        if bias is None:
-            torch.mm(x[where], weight[slot].t(), out=out[where])
-        else:
-            torch.addmm(bias[slot], x[where], weight[slot].t(), out=out[where])
-    if not owners.short:
-        return out
-    wide, tall = weight.shape[2], weight.shape[1]
-    padded = owners.scratch("products", owners.short[-1].where.stop, tall, like=x)
-    for block in owners.short:
-        count = block.slots.shape[0]
-        rows = owners.scratch("rows", count * block.length, wide, like=x)
-        torch.index_select(x, 0, block.tokens, out=rows)
-        weights = owners.scratch("weights", count, tall, wide, like=weight)
-        torch.index_select(weight, 0, block.slots, out=weights)  # copying whole matrices is fast
-        factors = rows.view(count, block.length, wide), weights.transpose(1, 2)
-        place = padded[block.where].view(count, block.length, tall)
-        if bias is None:
-            torch.bmm(*factors, out=place)
-        else:
-            torch.baddbmm(bias.index_select(0, block.slots)[:, None], *factors, out=place)
-    if not owners.long:
-        return padded.index_select(0, owners.short_places)
-    return out.index_copy_(0, owners.short_tokens, padded.index_select(0, owners.short_places))
+    if rowwise.by_onednn(x, weight[0]):
+        outputs = onednn.by_slices(x, weight, bias, owners.slots, owners.sizes)
+    else:
+        outputs = [
+            rowwise.linear(piece, weight[slot], None if bias is None else bias[slot])
+            for slot, piece in zip(owners.slots, owners.pieces(x), strict=True)
+        ]
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,6 +60,11 @@ class Pass:
     relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> frozenset[tuple[str, int]]:
+        """The (site, layer) pairs where a method acts in this pass."""
+        return frozenset().union(*(group.places for group in self.groups))
 
     @property
     def packed(self) -> Batch:
@@ -213,6 +219,7 @@ class Site(nn.Module):
         self.inner, self.sites, self.layers, self.switchboard = inner, sites, layers, switchboard
         self.is_norm = sites[0].endswith(".norm")
         self.inputs = tuple(f"{site}.input" for site in sites if site in LINEAR_SITES)
+        self.everything = sites + self.inputs
         self.columns: dict[str, slice] = {}
         if fused and "query" in sites:
             third = int(inner.out_features) // 3  # type: ignore[arg-type]
@@ -223,7 +230,9 @@ class Site(nn.Module):
         current = board.current
         if current is None or not current.groups or current.paused or current.span.left_out:
             return self.inner(x)
-        layer = current.layer(self.layers)
+        layer, places = current.layer(self.layers), current.places
+        if not any((site, layer) in places for site in self.everything):
+            return self.inner(x)
         if self.is_norm:
             return self._norm(current, layer, x)
         for site in self.inputs:

@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROWS = 16  # matrix products of at least this many rows round alike
+from intarsia.encoder import onednn
+
+ROWS = 16  # matrix products of at least this many rows round alike, without oneDNN
 OUTPUTS = 2  # the same for output columns: one column takes a matrix-vector kernel
 VECTOR = 32  # elements that the vectorised code of PyTorch takes at a time: two registers of 16
 GRAIN = 32768  # elements from which PyTorch splits an element-wise function among threads
@@ -22,13 +24,27 @@ GRAIN = 32768  # elements from which PyTorch splits an element-wise function amo
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W' + b, x [.., in] → [.., out]."""
     rows, outputs = x.numel() // max(1, x.shape[-1]), weight.shape[0]
-    plain = not _applies(x, weight, *([] if bias is None else [bias])) or not rows
-    if plain or (rows >= ROWS and outputs >= OUTPUTS):
+    if not _applies(x, weight, *([] if bias is None else [bias])) or not rows:
+        return F.linear(x, weight, bias)
+    if by_onednn(x, weight):
+        return onednn.linear(x.reshape(rows, x.shape[-1]), weight, bias).view(*x.shape[:-1], outputs)
+    if rows >= ROWS and outputs >= OUTPUTS:
         return F.linear(x, weight, bias)
     if outputs < OUTPUTS:
         weight, bias = torch.cat([weight, weight]), None if bias is None else torch.cat([bias, bias])
     flat = at_least(x.reshape(rows, x.shape[-1]), ROWS)
     return F.linear(flat, weight, bias)[:rows, :outputs].reshape(*x.shape[:-1], outputs)
+
+
+def by_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return whether oneDNN computes x W', without gradients. Weights with few outputs take other kernels."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and weight.shape[0] >= OUTPUTS
+        and weight.is_contiguous()
+        and onednn.available()
+    )
 
 
 def at_least(x: Tensor, rows: int) -> Tensor:

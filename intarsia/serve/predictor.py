@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intarsia.encoder import onednn, pass_threads
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
@@ -217,15 +219,23 @@ class Predictor:
 
     def _pass(self, rows: Sequence[PassRow], held: Mapping[str, Resident], read: Read[Any]) -> list[Any]:
         """Run one pass: for rows of tasks that share the base, or for rows of one task that changes the base."""
+        elements = sum(len(row.segment.ids) for row in rows) * self.encoder.shape.width
+        with pass_threads.of_pass(elements) if self.encoder.device.type == "cpu" else nullcontext():
+            return self._run(rows, held, read)
+
+    def _run(self, rows: Sequence[PassRow], held: Mapping[str, Resident], read: Read[Any]) -> list[Any]:
         positions = _positions(held)
         order = sorted(range(len(rows)), key=lambda row: positions[rows[row].key])
-        batch = pack([rows[row].segment for row in order], self.encoder.device)
         keys = [rows[row].key for row in order]
         runs = _runs(keys)
+        segments = [rows[row].segment for row in order]
+        filling = self._filling(segments)
+        batch = pack(segments + filling, self.encoder.device)
         residents = [held.get(keys[run[0]] or "") for run in runs]
         weights = residents[0].weights if residents[0] is not None else {}
-        above = None if weights else self._shared([rows[row].segment for row in order], keys, held)
-        states = self.encoder.forward(batch, self._groups(runs, residents), weights=weights, above=above)
+        above = None if weights else self._shared(segments + filling, keys + keys[-1:] * len(filling), held)
+        groups = self._groups(runs, residents, len(filling))
+        states = self.encoder.forward(batch, groups, weights=weights, above=above)
         wanted = {"mean" if r is None else r.learned.head.pooling for r in residents}
         wanted |= {vector_pooling(held.get(row.key or "")) for row in rows if row.embed}
         pooled = {pooling: pool(states, batch, pooling) for pooling in sorted(wanted)}
@@ -239,12 +249,21 @@ class Predictor:
             first, last = run[0], run[-1] + 1
             if resident.learned.head.pooling == "none":  # the head reads every token
                 first, last = batch.offsets[first], batch.offsets[last]
-            segments = [rows[order[i]].segment for i in run]
-            logits = self._logits(resident, pooled[resident.learned.head.pooling][first:last], weights, segments)
-            for i, output in zip(run, read(resident, logits, segments), strict=True):
+            own = [segments[i] for i in run]
+            logits = self._logits(resident, pooled[resident.learned.head.pooling][first:last], weights, own)
+            for i, output in zip(run, read(resident, logits, own), strict=True):
                 if not rows[order[i]].embed:
                     out[order[i]] = output
         return out
+
+    def _filling(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return a segment, if one is needed, with which the pass has one of few sizes: new sizes take longer. It
+        belongs to the last task of the pass, and nothing reads its states."""
+        if self.encoder.device.type != "cpu" or self._by_length or not onednn.available():
+            return []
+        tokens = sum(len(segment.ids) for segment in segments)
+        lacking = min(onednn.size_for(tokens) - tokens, self.encoder.max_length)
+        return [Segment([0] * lacking)] if lacking else []
 
     def logits_with_gradients(self, resident: Resident, batch: Batch, segments: Sequence[Segment]) -> Tensor:
         """Return the logits of rows of one task, with gradients where they are enabled."""
@@ -269,9 +288,13 @@ class Predictor:
         states = self.encoder.states_below(batch, shared.layer, groups)
         return shared.layer, shared.expanded(states, batch)
 
-    def _groups(self, runs: Sequence[Sequence[int]], residents: Sequence[Resident | None]) -> list[Group]:
-        """Return one group for each method shape, with the runs of rows of its tasks."""
+    def _groups(
+        self, runs: Sequence[Sequence[int]], residents: Sequence[Resident | None], filling: int = 0
+    ) -> list[Group]:
+        """Return one group for each method shape, with the runs of rows of its tasks; `filling`: further rows at the
+        end."""
         groups = []
+        runs = [*runs[:-1], range(runs[-1][0], runs[-1][-1] + 1 + filling)]
         pairs = [(run, r.held) for run, r in zip(runs, residents, strict=True) if r is not None and r.held is not None]
         for _, of_shape in groupby(pairs, key=lambda pair: tables(pair[1])):
             members = list(of_shape)

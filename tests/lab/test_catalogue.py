@@ -11,7 +11,7 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.cli.lab_tables import WIDTH, methods_table
-from intarsia.encoder import frozen
+from intarsia.encoder import onednn
 from intarsia.encoder.shape import Shape
 from intarsia.lab import catalogue as listing
 from intarsia.lab import cost
@@ -107,7 +107,7 @@ def multiply_adds(run: Any) -> int:
 
 
 def test_the_estimate_is_what_a_step_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "available", lambda: False)  # products that PyTorch's counter knows
+    monkeypatch.setattr(onednn, "available", lambda: False)  # products that PyTorch's counter knows
     encoder = tiny_with_words()
     full = multiply_adds(cost._run(encoder, parse("full")))
     estimated = {name: method for name, method in SMALL.items() if not method.cached and name != "pal"}
