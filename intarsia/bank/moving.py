@@ -134,7 +134,10 @@ def moved_tensors(
     """Return the tensors on the new base: as they are, or as differences from the old base's."""
     absolute = {name: spec for name, spec in specs.items() if spec.start == "base" and name in tensors}
     before, after = start(absolute, old, 0), start(absolute, new, 0)
-    return {name: t - before[name] + after[name] if name in absolute else t for name, t in tensors.items()}
+    return {
+        name: t - before[name].to(t.device) + after[name].to(t.device) if name in absolute else t
+        for name, t in tensors.items()
+    }
 
 
 def _check_bases(old: Encoder, new: Encoder) -> None:

@@ -49,7 +49,7 @@ def stage(learned: Learned, encoder: Encoder, get: Get = lambda _, load: load())
     head = learned.head_tensors
     if learned.method.changes_base:
         return Staged(learned, None, head, size, above)
-    row = Slots(learned.method.tensors(encoder.shape), 0).row(learned.method_tensors)
+    row = Slots(learned.method.tensors(encoder.shape), 0).row(learned.method_tensors).cpu()  # a run leaves them there
     if encoder.device.type == "cuda":
         row = row.pin_memory()
     bare = Learned(learned.method, learned.head, learned.task_kind, {})

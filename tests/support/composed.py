@@ -23,7 +23,7 @@ def lively(method: Method, encoder: Encoder, seed: int, scale: float = 0.2) -> d
     """Random tensors around the starts of a method; sparse differences at random entries."""
     draw = torch.Generator().manual_seed(seed)
     specs = method.stored(encoder.shape)
-    found = start(specs, encoder, seed)
+    found = {name: tensor.cpu() for name, tensor in start(specs, encoder, seed).items()}
     for name, tensor in found.items():
         if specs[name].integer:
             available = sum(weight.size for weight in method.trained(encoder.shape))
