@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 LARGE = 4e7  # floating-point operations from which all threads compute a product faster than one
-ELEMENTS = 1 << 21  # of a pass's states, times the number of threads, from which all its operations use all threads
+ELEMENTS = 1 << 22  # of a pass's states, times the number of threads, from which all its operations use all threads
 MAPPED = Path("/proc/self/maps")
 NAMES = "libgomp", "libiomp", "libomp"
 
