@@ -71,13 +71,31 @@ def trained(model: torch.nn.Module, batch: dict[str, torch.Tensor], outputs: Cal
 
 
 def outputs_of(model: Any, body: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the last hidden states of `body`, a part of the model, and the model's logits if it has a head."""
+    """Return the last hidden states of `body`, a part of the model, and the model's logits if it has a head.
+
+    The same in float64 follows, named `float64.…`, where the model computes in float64: it tells rounding, which random
+    weights can amplify, from errors.
+    """
+    found = _outputs_of(model, body, batch)
+    model.double()
+    try:
+        found |= {f"float64.{name}": tensor for name, tensor in _outputs_of(model, body, batch).items()}
+    except RuntimeError:  # a part of the model is in float32
+        pass
+    finally:
+        model.float()
+    return found
+
+
+def _outputs_of(model: Any, body: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     states: list[torch.Tensor] = []
     hook = body.register_forward_hook(lambda module, args, out: states.append(out[0]))
     model.eval()
-    with torch.no_grad():
-        out = model(**batch)
-    hook.remove()
+    try:
+        with torch.no_grad():
+            out = model(**batch)
+    finally:
+        hook.remove()
     found = {"hidden": states[-1]}
     if hasattr(out, "start_logits"):
         found["logits"] = torch.stack([out.start_logits, out.end_logits], dim=-1)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.exchange.real.compare import LIMIT, Result
+from tests.exchange.real.compare import LIMIT, LIMIT64, Result
 
 GENERAL = (  # names of one layer or module → what they stand for
     (r"'[^']*[./]\d+[./][^']*'( \([^)]*\))?", "a module"),
@@ -39,8 +39,16 @@ def _one(results: Sequence[Result]) -> str:
             continue
         cells = [_cell([r for r in own if r.family == family], reasons) for family in families]
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    worst = max((r.difference for r in results if r.difference is not None), default=0.0)
-    notes = [f"Largest difference: {worst:.1e} (limit {LIMIT:.0e})."]
+    apart = [r.difference for r in results if r.difference is not None and (r.failed or r.difference <= LIMIT)]
+    notes = [f"Largest difference: {max(apart, default=0.0):.1e} (limit {LIMIT:.0e})."]
+    rounded = [r for r in results if r.difference is not None and r.difference > LIMIT and not r.failed]
+    if rounded:
+        named = ", ".join(sorted(f"{r.family} {r.method}" for r in rounded))
+        worst = max(r.in_float64 for r in rounded if r.in_float64 is not None)
+        notes.append(
+            f"Compared in float64, because there rounding to float32 changes the outputs by more than the limit, in "
+            f"the other library too: {named}. Largest difference: {worst:.1e} (limit {LIMIT64:.0e})."
+        )
     notes += [f"({i}) {reason}" for i, reason in enumerate(reasons, 1)]
     notes += [f"Refused in every family: {', '.join(methods)}: {reason}" for reason, methods in nowhere.items()]
     return "\n".join(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes)
