@@ -17,7 +17,7 @@ from torch import Tensor
 
 from intarsia.encoder import pass_threads
 
-_STEPS = (1024, 64), (256, 32), (-1, 8)  # more rows than the first number are rounded up to a multiple of the second
+_STEPS = (1024, 64), (256, 32), (64, 8), (-1, 4)  # more rows than the first are rounded up to a multiple of the second
 _ROWS = 512  # oneDNN chooses the layout for this number of rows; it works for other numbers too
 
 # oneDNN and PyTorch each cache prepared products for 1,024 numbers of rows. Batch sizes vary, and few repeat. With 256
