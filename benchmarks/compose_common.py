@@ -26,6 +26,7 @@ from intarsia.methods import Method
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.suites import load
 from intarsia.tasks.suites.registry import find
+from intarsia.train.checkpoints import JobFiles
 from intarsia.train.interrupts import Interrupted
 from intarsia.train.job import Job, Settings
 from intarsia.train.loop import train_together
@@ -113,15 +114,20 @@ class Experiment:
                 with_parents(bank.store, Job(task.name, task.data, task.method, "mean", settings), bank.encoder)
             )
 
+        states = self.options.bank / "states"  # of jobs that have not ended
+        states.mkdir(parents=True, exist_ok=True)
+        files = JobFiles(lambda job: states / f"{job.name}-{job.key(bank.encoder.fingerprint)}.safetensors")
+
         def done(job: Job, outcome: Trained | IntarsiaError) -> None:
+            (files.path_of(job) or states).unlink(missing_ok=True)
             if isinstance(outcome, IntarsiaError):
-                print(f"{job.name}: {outcome}", file=sys.stderr)
-                return
+                raise SystemExit(f"{job.name}: {outcome}")
             bank.store.add(inlay_of(job, outcome, bank.encoder), encoder=bank.encoder)
             self._note(bank, keys[job.name], job.name)
 
         try:
-            train_together(jobs, bank.encoder, done=done, stop=lambda: time.monotonic() > self.until)
+            stop = lambda: time.monotonic() > self.until  # noqa: E731
+            train_together(jobs, bank.encoder, done=done, stop=stop, checkpoints=files, save_every=60)
         except Interrupted:
             print("the time is over; call again to go on", file=sys.stderr)
             raise SystemExit(3) from None

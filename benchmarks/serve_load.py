@@ -56,6 +56,7 @@ class Connection:
 
     async def ask(self, body: bytes, number: int) -> tuple[int, str]:
         """Send one request; return the status and the request id of the answer."""
+        fresh = self.writer is None
         if self.reader is None or self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         head = (
@@ -63,7 +64,14 @@ class Connection:
             f"X-Request-Id: {number}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
-        lines = (await self.reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        try:
+            answer = await self.reader.readuntil(b"\r\n\r\n")
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            self.close()
+            if fresh or (isinstance(error, asyncio.IncompleteReadError) and error.partial):
+                raise
+            return await self.ask(body, number)  # the service had closed the idle connection: clients ask again
+        lines = answer.lower().split(b"\r\n")
         fields = dict(line.split(b": ", 1) for line in lines[1:] if b": " in line)
         await self.reader.readexactly(int(fields[b"content-length"]))
         if fields.get(b"connection") == b"close":

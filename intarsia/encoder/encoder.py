@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from intarsia.encoder import int8_probe, pass_threads
+from intarsia.encoder import int8_probe, onednn, pass_threads
 from intarsia.encoder import proof as proofs
 from intarsia.encoder.attach import attach
 from intarsia.encoder.frozen import FrozenLinear
@@ -265,9 +265,15 @@ class Encoder:
             raise ValueError(f"there is no layer {layer}: this base has layers 0 to {self.shape.layers - 1}")
         return layer
 
+    def threads(self, tokens: int) -> AbstractContextManager[None]:
+        """Choose the threads of a pass with this many tokens: see `pass_threads.py`."""
+        by_onednn = self.device.type == "cpu" and self.dtype == torch.float32 and onednn.available()
+        if not by_onednn or torch.is_grad_enabled():
+            return nullcontext()
+        return pass_threads.of_pass(tokens * self.shape.width)
+
     def _pass(self, current: Pass, weights: Mapping[str, Tensor]) -> Tensor:
-        alone = self.device.type == "cpu" and not torch.is_grad_enabled()
-        with self._lock, pass_threads.of_pass(current.batch.tokens * self.shape.width) if alone else nullcontext():
+        with self._lock, self.threads(current.batch.tokens):
             self.switchboard.current = current
             try:
                 return self._run(current, weights)

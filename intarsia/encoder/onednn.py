@@ -1,4 +1,4 @@
-"""Matrix products by oneDNN: float32 on x86 CPUs, without gradients.
+"""Matrix products by oneDNN: float32 on CPUs, without gradients.
 
 oneDNN rounds each row alike, however many rows and threads a product has. The matrix library of PyTorch does not, and
 takes twice as long for some hundred rows.
@@ -84,7 +84,7 @@ def _longer(x: Tensor, rows: int) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x W' + b, x [.., in] → [.., out]; the weight [out, in] is contiguous or laid out."""
+    """Return x W' + b, x [.., in] → [.., out]; the weight [out, in] is contiguous, transposed, or laid out."""
     if x.numel() == x.shape[-1]:  # a single row takes another kernel
         return product(torch.cat([x, x], -2), weight, bias)[..., :1, :]
     return pass_threads.product(2.0 * x.numel() * weight.shape[0], _product(), x, weight, bias, "none", [], "")

@@ -1,6 +1,6 @@
 """Maps slots to the tokens they own, and applies each owner's tensors to that owner's slice of tokens.
 
-A slice never reads another slice, so neither values nor gradients can cross between owners.
+No value of a slice depends on another slice, so neither values nor gradients can cross between owners.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from intarsia.encoder.activations import activate
 from intarsia.encoder.noise import Noise, drop
 from intarsia.encoder.parts import Part
 
+FEW, SHORT = 4, 128  # on a GPU, the slices of at least `FEW` owners, of up to `SHORT` tokens, share one batched product
+
 
 @dataclass(frozen=True)
 class Owners:
@@ -34,6 +36,16 @@ class Owners:
     def owner_of_token(self) -> Tensor:
         sizes = torch.tensor(self.sizes)
         return torch.tensor(self.slots).repeat_interleave(sizes).to(self.device)  # [tokens]
+
+    @cached_property
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """Return the tokens of each slice, padded to one length by its first token, and which of them are real; both
+        [owners, length]."""
+        sizes = torch.tensor(self.sizes)
+        steps = torch.arange(int(sizes.max()))
+        real = steps[None, :] < sizes[:, None]
+        rows = (sizes.cumsum(0) - sizes)[:, None] + torch.where(real, steps[None, :], 0)
+        return rows.to(self.device), real.to(self.device)
 
     @cached_property
     def _of_slots(self) -> dict[tuple[int, ...], Owners]:
@@ -129,8 +141,10 @@ class _GroupedLinear(torch.autograd.Function):
         gw = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         gb = grad.new_zeros(weight.shape[:2]) if ctx.has_bias and ctx.needs_input_grad[2] else None
         start = 0
+        if gx is not None and (by_onednn := rowwise.by_onednn(grad, weight[0].t())):
+            gx = torch.cat(onednn.by_slices(grad, weight.transpose(1, 2), None, owners.slots, owners.sizes))
         for slot, size, g, piece in zip(owners.slots, owners.sizes, owners.pieces(grad), owners.pieces(x), strict=True):
-            if gx is not None:
+            if gx is not None and not by_onednn:
                 torch.mm(g, weight[slot], out=gx[start : start + size])
             if gw is not None:
                 gw[slot].addmm_(g.t(), piece)  # adds, because a slot may own several slices
@@ -141,6 +155,11 @@ class _GroupedLinear(torch.autograd.Function):
 
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owners) -> Tensor:
+    if x.is_cuda and len(owners.slots) >= FEW and max(owners.sizes) <= SHORT:
+        rows, real = owners.padded
+        slots = torch.tensor(owners.slots, device=x.device)
+        products = torch.bmm(x[rows], weight[slots].transpose(1, 2))
+        return (products if bias is None else products + bias[slots][:, None])[real]
     if rowwise.by_onednn(x, weight[0]):
         outputs = onednn.by_slices(x, weight, bias, owners.slots, owners.sizes)
     else:

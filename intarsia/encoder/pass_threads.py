@@ -1,9 +1,9 @@
 """How many threads compute each operation of a pass on a CPU.
 
 Waking the other threads takes about 40 µs. Most operations of a small pass take less on one thread. A pass without
-gradients therefore runs on one thread, except its large products; a large pass runs on all threads, except its small
-products. The number is set in the OpenMP library and in MKL, for the calling thread alone: `torch.set_num_threads`
-would also count for every thread that starts meanwhile.
+gradients therefore runs on one thread, except its large products by oneDNN; a large pass runs on all threads, except
+its small products. The number is set in the OpenMP library and in MKL, for the calling thread alone:
+`torch.set_num_threads` would also count for every thread that starts meanwhile.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def of_pass(elements: int) -> Iterator[None]:
         yield
         return
     openmp, mkl = libraries
-    _now.full, _now.usual = full, full if elements * full >= ELEMENTS else 1
-    openmp.omp_set_num_threads(_now.usual)
-    of_mkl = None if mkl is None else mkl.MKL_Set_Num_Threads_Local(_now.usual)  # returns the number before
+    of_mkl = None
     try:
+        _now.full, _now.usual = full, full if elements * full >= ELEMENTS else 1
+        openmp.omp_set_num_threads(_now.usual)
+        of_mkl = None if mkl is None else mkl.MKL_Set_Num_Threads_Local(_now.usual)  # returns the number before
         yield
     finally:
         openmp.omp_set_num_threads(full)

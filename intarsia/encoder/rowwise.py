@@ -26,14 +26,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows, outputs = x.numel() // max(1, x.shape[-1]), weight.shape[0]
     if not _applies(x, weight, *([] if bias is None else [bias])) or not rows:
         return F.linear(x, weight, bias)
-    if by_onednn(x, weight):
-        return onednn.linear(x.reshape(rows, x.shape[-1]), weight, bias).view(*x.shape[:-1], outputs)
-    if rows >= ROWS and outputs >= OUTPUTS:
-        return F.linear(x, weight, bias)
     if outputs < OUTPUTS:
         weight, bias = torch.cat([weight, weight]), None if bias is None else torch.cat([bias, bias])
-    flat = at_least(x.reshape(rows, x.shape[-1]), ROWS)
-    return F.linear(flat, weight, bias)[:rows, :outputs].reshape(*x.shape[:-1], outputs)
+    flat = x.reshape(rows, x.shape[-1])
+    if by_onednn(x, weight):
+        out = onednn.linear(flat, weight, bias)
+    elif rows >= ROWS and outputs >= OUTPUTS:
+        return F.linear(x, weight, bias)
+    else:
+        out = F.linear(at_least(flat, ROWS), weight, bias)[:rows]
+    return out[:, :outputs].contiguous().view(*x.shape[:-1], outputs)  # element-wise functions round views otherwise
 
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -42,7 +44,7 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
         x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and weight.shape[0] >= OUTPUTS
-        and weight.is_contiguous()
+        and (weight.is_contiguous() or weight.t().is_contiguous())
         and onednn.available()
     )
 

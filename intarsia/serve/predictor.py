@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intarsia.encoder import onednn, pass_threads
+from intarsia.encoder import onednn
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
@@ -219,8 +218,7 @@ class Predictor:
 
     def _pass(self, rows: Sequence[PassRow], held: Mapping[str, Resident], read: Read[Any]) -> list[Any]:
         """Run one pass: for rows of tasks that share the base, or for rows of one task that changes the base."""
-        elements = sum(len(row.segment.ids) for row in rows) * self.encoder.shape.width
-        with pass_threads.of_pass(elements) if self.encoder.device.type == "cpu" else nullcontext():
+        with self.encoder.threads(sum(len(row.segment.ids) for row in rows)):
             return self._run(rows, held, read)
 
     def _run(self, rows: Sequence[PassRow], held: Mapping[str, Resident], read: Read[Any]) -> list[Any]:
@@ -229,7 +227,7 @@ class Predictor:
         keys = [rows[row].key for row in order]
         runs = _runs(keys)
         segments = [rows[row].segment for row in order]
-        filling = self._filling(segments)
+        filling = self._filling(segments, held.values())
         batch = pack(segments + filling, self.encoder.device)
         residents = [held.get(keys[run[0]] or "") for run in runs]
         weights = residents[0].weights if residents[0] is not None else {}
@@ -256,11 +254,13 @@ class Predictor:
                     out[order[i]] = output
         return out
 
-    def _filling(self, segments: Sequence[Segment]) -> list[Segment]:
+    def _filling(self, segments: Sequence[Segment], residents: Iterable[Resident]) -> list[Segment]:
         """Return a segment, if one is needed, with which the pass has one of few sizes: new sizes take longer. It
         belongs to the last task of the pass, and nothing reads its states."""
         if self.encoder.device.type != "cpu" or self._by_length or not onednn.available():
             return []
+        if any(resident.learned.method.position_offset for resident in residents):
+            return []  # the base may have too few positions behind the offset
         tokens = sum(len(segment.ids) for segment in segments)
         lacking = min(onednn.size_for(tokens) - tokens, self.encoder.max_length)
         return [Segment([0] * lacking)] if lacking else []

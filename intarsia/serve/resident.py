@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.slots import Slots
 from intarsia.methods import Method, parents, running_key
 from intarsia.methods.compose import direct_parents, parent_tensors
-from intarsia.methods.held import Held
+from intarsia.methods.held import Held, tables
 from intarsia.serve.limits import Limits
 from intarsia.serve.staged import Staged
 from intarsia.tasks.learned import Learned
@@ -152,13 +152,22 @@ class Residents:
                 slots = self.slots_class(learned)(learned.method, self.encoder, 1)
             else:
                 self._evict(idle)
-        return slots.put(key, staged, above)
+        resident = slots.put(key, staged, above)
+        if resident.recorded and not self._lasts(resident):
+            resident = slots.residents[key] = replace(resident, recorded=False)
+        return resident
+
+    def _lasts(self, resident: Resident) -> bool:
+        """Return whether a task and the inlays on which it is built are in slots that stay: a recorded pass would keep
+        other tables in memory."""
+        lasting = {id(slots.table.tensors) for slots in self.shapes.values()}
+        return resident.held is not None and lasting.issuperset(tables(resident.held))
 
     def _parent(self, digest: str, staged: Staged) -> Held:
         """Return an inlay on which a task is built, from its slot."""
         if not staged.learned.method.changes_base:
             resident = self.find(digest) or self._put(digest, staged)
-            self.pinned.add(digest)
+            self._pin(digest, resident)
             assert resident.held is not None
             return resident.held
         above = {inner: self._parent(inner, inlay) for inner, inlay in staged.parents.items()}

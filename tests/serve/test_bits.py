@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from intarsia.encoder import pass_threads
 from intarsia.encoder.packed import Segment
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
@@ -20,6 +21,8 @@ from tests.support.families import FAMILY_NAMES, tiny
 
 METHODS: tuple[Method, ...] = (
     Bottleneck(5),
+    Bottleneck(1),
+    LoRA(1),
     Bottleneck(3, activation="swish"),
     LoRA(2),
     Prefix(2),
@@ -38,16 +41,23 @@ METHODS: tuple[Method, ...] = (
 )
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+@pytest.fixture(params=["one thread", "two threads", "two threads in larger passes", "two threads in all operations"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Tiny passes run on one thread, unless the limits say otherwise: alone and mixed, a row may meet both."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    torch.set_num_threads(1 if request.param == "one thread" else 2)
+    if request.param == "two threads in larger passes":  # a row alone is below these limits
+        monkeypatch.setattr(pass_threads, "ELEMENTS", 2 * 40 * 32)
+        monkeypatch.setattr(pass_threads, "LARGE", 2 * 40 * 32 * 32)
+    elif request.param == "two threads in all operations":
+        monkeypatch.setattr(pass_threads, "ELEMENTS", 1)
+        monkeypatch.setattr(pass_threads, "LARGE", 1)
     yield request.param
     torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: int) -> None:
+def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: str) -> None:
     encoder = tiny(family)
     kind, draw = TaskKind("labels", ("a", "b", "c")), np.random.default_rng(0)
     tasks: dict[str, Served] = {}

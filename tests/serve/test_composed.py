@@ -107,6 +107,20 @@ def test_the_same_bits_alone_and_beside_all_others() -> None:
         assert np.array_equal(mixed[3 * number], alone), names[i]
 
 
+def test_few_slots_keep_all_that_a_task_is_built_on() -> None:
+    """A fusion over a stack over a language, and over as many further inlays as there are slots."""
+    tasks = Tasks(tiny("bert"))
+    language, *others = (tasks.parent(f"p{seed}", Pfeiffer(3), seed) for seed in range(4))
+    stacked = tasks.parent("stacked", Stack(language, Pfeiffer(2)), 10)
+    tasks.add("fused", Fuse(stacked, *others), 11)
+    (expected,) = answers(Predictor(tasks.encoder), tasks, ["fused"], ROWS[:1])
+    few = Predictor(tasks.encoder, Limits(slots=3))
+    answers(few, tasks, ["stacked"], ROWS[:1])
+    for _ in range(2):
+        (found,) = answers(few, tasks, ["fused"], ROWS[:1])
+        assert np.array_equal(found, expected)
+
+
 def test_a_row_full_of_nan_leaves_its_neighbours_as_they_were() -> None:
     tasks = compositions(tiny("bert"))
     names = [name for name in tasks.served for _ in range(2)]

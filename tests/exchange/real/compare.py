@@ -21,7 +21,10 @@ from intarsia.tasks.learned import Learned
 from tests.exchange.real.protocol import read_case
 
 LIMIT = 2e-5
-LIMIT64 = 1e-9  # in float64, for cases in which rounding to float32 changes the outputs by more than LIMIT
+# Random weights can amplify rounding. Where the difference in float32 is more than LIMIT, it must be at most ROUNDING
+# times that of the library's own float32 from its float64, and in float64 at most LIMIT. (ModernBERT's rotary factors
+# are float32 in any precision.)
+ROUNDING = 4.0
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,15 @@ class Result:
     folded: tuple[str, ...] = ()
     refused: str = ""
     in_float64: float | None = None
+    rounding: float = 0.0  # the largest difference of the library's outputs in float32 from those in float64
 
     @property
     def failed(self) -> bool:
         if self.difference is None or self.difference <= LIMIT:
             return False
-        return self.in_float64 is None or not self.in_float64 <= LIMIT64
+        if self.in_float64 is None or not self.in_float64 <= LIMIT:
+            return True
+        return not self.difference <= ROUNDING * self.rounding
 
 
 @cache
@@ -71,7 +77,7 @@ def import_case(library: str, format: str, folder: Path, work: Path) -> Result:
         return Result(*at, found, adapter.folded)
     exact = encoder_of(work / f"base-{case['family']}", torch.float64)
     more = largest(outputs(inlay, exact, batch, parts), in_float64, batch)
-    return Result(*at, found, adapter.folded, in_float64=more)
+    return Result(*at, found, adapter.folded, in_float64=more, rounding=largest(expected, in_float64, batch))
 
 
 def wide(found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -111,5 +117,5 @@ def largest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], b
             raise ValueError(f"no {name}")
         apart = (found[name] - tensor).abs()
         apart = apart[mask] if apart.ndim == 3 else apart
-        worst = max(worst, float(apart.max()))
+        worst = max(worst, float(apart.max()) if apart.isfinite().all() else float("inf"))
     return worst

@@ -184,6 +184,8 @@ def compare_cases(library: str, work: Path) -> list[Result]:
             results.append(Result(*at, float("inf")))
         else:
             found = load_file(folder / "found.safetensors")
-            more = largest(wide(found), wide(expected), batch) if wide(found) else None
-            results.append(Result(*at, largest(found, expected, batch), in_float64=more))
+            more, rounding = None, 0.0
+            if exact := wide(found):
+                more, rounding = largest(exact, wide(expected), batch), largest(found, exact, batch)
+            results.append(Result(*at, largest(found, expected, batch), in_float64=more, rounding=rounding))
     return results
