@@ -156,10 +156,7 @@ class _GroupedLinear(torch.autograd.Function):
 
 def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owners) -> Tensor:
     if x.is_cuda and len(owners.slots) >= FEW and max(owners.sizes) <= SHORT:
-        rows, real = owners.padded
-        slots = torch.tensor(owners.slots, device=x.device)
-        products = torch.bmm(x[rows], weight[slots].transpose(1, 2))
-        return (products if bias is None else products + bias[slots][:, None])[real]
+        return batched(x, weight, bias, owners)
     if rowwise.by_onednn(x, weight[0]):
         outputs = onednn.by_slices(x, weight, bias, owners.slots, owners.sizes)
     else:
@@ -168,3 +165,11 @@ def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owne
             for slot, piece in zip(owners.slots, owners.pieces(x), strict=True)
         ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def batched(x: Tensor, weight: Tensor, bias: Tensor | None, owners: Owners) -> Tensor:
+    """x[slice] @ weight[slot]' + bias[slot] for every owner's slice, as one product of slices padded to one length."""
+    rows, real = owners.padded
+    slots = torch.tensor(owners.slots, device=x.device)
+    products = torch.bmm(x[rows], weight[slots].transpose(1, 2))
+    return (products if bias is None else products + bias[slots][:, None])[real]

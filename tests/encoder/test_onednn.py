@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from intarsia.encoder import onednn, pass_threads
+from intarsia.encoder.owners import Owners, _grouped_linear, batched
 
 needs_onednn = pytest.mark.skipif(not onednn.available(), reason="oneDNN lays out no weights on this machine")
 
@@ -72,3 +73,12 @@ def test_a_pass_changes_the_threads_of_no_other_thread(two_threads: None) -> Non
 def test_few_sizes_of_products() -> None:
     sizes = [onednn.size_for(rows) for rows in range(1, 4096)]
     assert all(rows <= size < rows + 64 for rows, size in enumerate(sizes, 1)) and len(set(sizes)) < 120
+
+
+def test_the_batched_product_of_gpus_is_that_of_slices() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, weights, biases = (torch.randn(*shape, generator=draw) for shape in ((40, 16), (3, 24, 16), (3, 24)))
+    owners = Owners((2, 0, 2, 1), (1, 30, 8, 1))
+    for bias in (biases, None):
+        expected = _grouped_linear(x, weights, bias, owners)
+        assert torch.allclose(batched(x, weights, bias, owners), expected, atol=1e-5)
