@@ -119,8 +119,8 @@ def test_a_slot_that_is_taken_again_answers_for_its_new_task(encoder: Encoder, t
 def test_compositions_answer_as_in_other_passes(encoder: Encoder) -> None:
     """Stacks over different parents share a pass; parents are in slots of tables of their own."""
     made = compositions(encoder)
-    names = [name for name in made.served if name not in ("a", "b", "c")]
-    engine, asks = engine_of(encoder, made.served), [Ask(name, text) for text in TEXTS for name in names]
+    names = ("stack-a", "stack-b", "fuse", "average", "task")  # few and short, for the interpreter
+    engine, asks = engine_of(encoder, made.served), [Ask(name, text) for text in TEXTS[:2] for name in names]
     answers = engine.answer(asks)
     shapes = engine.predictor.shapes.values()
     recorded = {slots.method.name for slots in shapes if isinstance(slots, RecordedSlots) and slots.passes}
