@@ -126,8 +126,10 @@ class Experiment:
             self._note(bank, keys[job.name], job.name)
 
         try:
-            stop = lambda: time.monotonic() > self.until  # noqa: E731
-            train_together(jobs, bank.encoder, done=done, stop=stop, checkpoints=files, save_every=60)
+            train_together(
+                jobs, bank.encoder, done=done, checkpoints=files, save_every=60,
+                stop=lambda: time.monotonic() > self.until,
+            )  # fmt: skip
         except Interrupted:
             print("the time is over; call again to go on", file=sys.stderr)
             raise SystemExit(3) from None
