@@ -137,20 +137,21 @@ class _GroupedLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         owners: Owners = ctx.owners
         grad = grad.contiguous()
-        gx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        gx: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            back = weight.transpose(1, 2)
+            if rowwise.by_onednn(grad, back[0]):
+                gx = torch.cat(onednn.by_slices(grad, back, None, owners.slots, owners.sizes))
+            else:
+                pieces = zip(owners.slots, owners.pieces(grad), strict=True)
+                gx = torch.cat([torch.mm(g, weight[slot]) for slot, g in pieces])
         gw = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         gb = grad.new_zeros(weight.shape[:2]) if ctx.has_bias and ctx.needs_input_grad[2] else None
-        start = 0
-        if gx is not None and (by_onednn := rowwise.by_onednn(grad, weight[0].t())):
-            gx = torch.cat(onednn.by_slices(grad, weight.transpose(1, 2), None, owners.slots, owners.sizes))
-        for slot, size, g, piece in zip(owners.slots, owners.sizes, owners.pieces(grad), owners.pieces(x), strict=True):
-            if gx is not None and not by_onednn:
-                torch.mm(g, weight[slot], out=gx[start : start + size])
+        for slot, g, piece in zip(owners.slots, owners.pieces(grad), owners.pieces(x), strict=True):
             if gw is not None:
                 gw[slot].addmm_(g.t(), piece)  # adds, because a slot may own several slices
             if gb is not None:
                 gb[slot] += g.sum(0)
-            start += size
         return gx, gw, gb, None
 
 
