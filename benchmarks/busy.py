@@ -4,8 +4,8 @@
 
 Ways of waiting (a thread that waits for the others after each operation):
     before     it spins for 300,000 rounds, which is the default of the OpenMP library
-    spin-1000  it spins for 1,000 rounds, then sleeps
-    now        it sleeps at once: what `import intarsia` sets
+    sleep      it sleeps at once
+    now        it spins for 1,000 rounds, then sleeps: what `import intarsia` sets
     one        one thread, which waits for nobody
 
 Loads: nothing; other processes that compute without end, on one core and on all; and a service beside a learning job
@@ -32,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 WAYS: dict[str, dict[str, str]] = {
     "before": {"GOMP_SPINCOUNT": "300000"},
-    "spin-1000": {"GOMP_SPINCOUNT": "1000"},
+    "sleep": {"OMP_WAIT_POLICY": "PASSIVE"},
     "now": {},
     "one": {"OMP_NUM_THREADS": "1"},
 }

@@ -45,6 +45,7 @@ class Experiment:
         parser.add_argument("--out", type=Path, required=True)
         parser.add_argument("--rows", type=int, default=500, help="training rows of each task")
         parser.add_argument("--test-rows", type=int, default=1000)
+        parser.add_argument("--dev-rows", type=int, default=200, help="at most; they choose the epoch")
         parser.add_argument("--seeds", type=int, default=1)
         parser.add_argument("--device", default="cpu")
         parser.add_argument("--minutes", type=float, default=8.0, help="stop after; call again to go on")
@@ -58,7 +59,8 @@ class Experiment:
         self.written: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"scores": {}}
         self.written |= {
             "what": what, "command": command, "encoder": Path(self.options.encoder).name, "rows": self.options.rows,
-            "test_rows": self.options.test_rows, "seeds": self.options.seeds, "max_length": LENGTH,
+            "test_rows": self.options.test_rows, "dev_rows": self.options.dev_rows, "seeds": self.options.seeds,
+            "max_length": LENGTH,
             "machine": provenance.machine(self.options.device), "versions": provenance.versions(),
         }  # fmt: skip
 
@@ -92,7 +94,9 @@ class Experiment:
     def data(self, task: str, rows: int | None = None) -> TaskData:
         """Return a task with few training rows, and at most `--test-rows` for testing."""
         found = load(task, limit=rows or self.options.rows, partial=True)
-        return dataclasses.replace(found, dev=found.dev[:200], test=found.test[: self.options.test_rows])
+        return dataclasses.replace(
+            found, dev=found.dev[: self.options.dev_rows], test=found.test[: self.options.test_rows]
+        )
 
     def learn(self, bank: Bank, name: str, data: Any, method: Any, **settings: Any) -> float:
         """Learn a task, unless the bank has it; return its test score."""
@@ -153,6 +157,11 @@ def _settings(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a task; the metric is that of its suite."""
     metric = {"metric": find(data.source["suite"]).metrics[0]} if "suite" in getattr(data, "source", {}) else {}
     return {"max_length": LENGTH, **metric, **given}
+
+
+def dev_score(bank: Bank, name: str) -> float:
+    """Return the stored validation score of a task."""
+    return float(bank.show(name).header.metrics["dev"])
 
 
 def test_score(bank: Bank, name: str) -> float:

@@ -2,8 +2,9 @@
 
 PyTorch computes an operation with OpenMP threads, and waits for the slowest of them after each operation. By default a
 waiting thread spins for milliseconds. If another process needs the core, spinning takes away the time that the last
-thread needs to finish. A thread that sleeps leaves the core to others: speed then falls only in proportion to the
-cores that are left (`benchmarks/busy.py` measures this).
+thread needs to finish. A thread that sleeps leaves the core to others, but waking it takes longer than many operations.
+Therefore a thread spins for about as long as waking takes, and then sleeps: speed falls in proportion to the cores that
+are left, and a quiet machine loses little (`benchmarks/busy.py` measures both).
 
 The OpenMP library reads the variables when it is loaded, so the package sets them at its import. A variable that the
 user has set stays as it is. If PyTorch was imported before this package, nothing changes.
@@ -17,14 +18,15 @@ from math import ceil
 from pathlib import Path
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # any of them is the user's choice
+SPINS = 1000  # about 10 µs; GNU's OpenMP library takes them as rounds, others only sleep at once
 COUNT = "OMP_NUM_THREADS"
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def prepare() -> None:
-    """Let threads sleep while they wait, and start no more threads than this process may use cores."""
+    """Let threads wait for a moment, then sleep, and start no more threads than this process may use cores."""
     if not any(name in os.environ for name in WAITING):
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=str(SPINS))
     if COUNT not in os.environ and (limit := core_limit()) is not None:
         os.environ[COUNT] = str(limit)
 

@@ -172,7 +172,7 @@ def test_the_service_of_a_bank_answers_without_torch(folder: Path) -> None:
         "class Here:\n"
         "    def predict(self, name, texts): return [Prediction(name, label='yes') for _ in texts]\n"
         "Client.for_bank = classmethod(lambda cls, folder, **_: Here())\n"
-        "try: main()\nfinally: print([m for m in ('torch', 'transformers') if m in sys.modules])"
+        "try: main()\nfinally: print([m for m in ('torch', 'transformers', 'numpy', 'rich') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code, "predict", "opinion", "good"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

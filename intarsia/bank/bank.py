@@ -24,7 +24,6 @@ from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
 from intarsia.tasks import TaskData, load_data
 from intarsia.tasks.examples import Kind, check_answers
-from intarsia.tasks.metrics import Interval, check_choosing, check_metric, evaluation_metric
 from intarsia.tasks.named import load_named
 from intarsia.tasks.own_metric import named_metric
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from intarsia.serve.prediction import Prediction, Text
     from intarsia.tasks.heads import Pooling
     from intarsia.tasks.lengths import Proposal
+    from intarsia.tasks.metrics import Interval
     from intarsia.tasks.outcome import Outcome
     from intarsia.trackers import Callbacks
     from intarsia.train.grid import Grid
@@ -213,6 +213,8 @@ class Bank:
         given = {} if settings is None or isinstance(settings, Settings) else dict(settings)
         metric = settings.metric if isinstance(settings, Settings) else named_metric(given.get("metric"))
         if metric is not None and isinstance(data, TaskData):
+            from intarsia.tasks.metrics import check_choosing
+
             check_choosing(metric, data.kind, data.labels)  # fail before the slow loading of data and base
         task = data if isinstance(data, TaskData) else load_named(data, **columns)
         if given.get("max_length") == "auto":
@@ -448,6 +450,7 @@ class Bank:
         """
         from intarsia.serve.scoring import RESAMPLES, predictions_of
         from intarsia.tasks.data import load_examples
+        from intarsia.tasks.metrics import check_metric, evaluation_metric
         from intarsia.tasks.outcome import outcome_of
 
         entry = self.store.entry(name, version)

@@ -6,10 +6,11 @@ import io
 import os
 import sys
 import warnings
+from copy import copy
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -68,6 +69,16 @@ def _root(
     pass
 
 
+def _app_for(command: str) -> typer.Typer:
+    """Return the application with one command if `command` is its full name: Typer builds all commands it has."""
+    named = [one for one in app.registered_commands if command in (one.name, getattr(one.callback, "__name__", None))]
+    if not named:
+        return app
+    made = copy(app)
+    made.registered_commands, made.registered_groups = named, []
+    return made
+
+
 def _check_arguments(arguments: list[str]) -> None:
     """Raise if an argument is not UTF-8: no text, name or path that an inlay describes could hold it."""
     for number, argument in enumerate(arguments, 1):
@@ -94,10 +105,15 @@ def _notes(default: Any) -> Any:
     return show
 
 
-def main() -> None:
-    """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
+def _fail(message: str) -> NoReturn:
     from intarsia.cli import console
 
+    console.error(message)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Run the command line. An `IntarsiaError` becomes a message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):  # a terminal's encoding may lack a character: print its number instead
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -106,16 +122,14 @@ def main() -> None:
     try:
         try:
             _check_arguments(sys.argv[1:])
-            app()
+            _app_for(" ".join(sys.argv[1:2]))()
         except IntarsiaError as error:
-            console.error(str(error))
-            sys.exit(2)
+            _fail(str(error))
         except BrokenPipeError:
             raise
         except OSError as error:
             path = Path(str(error.filename or "a file"))
-            console.error(str(files.storage_error(error, path, doing="use", outcome="")))
-            sys.exit(2)
+            _fail(str(files.storage_error(error, path, doing="use", outcome="")))
         finally:
             sys.stdout.flush()  # flush here, because a failure during interpreter shutdown cannot be caught
     except BrokenPipeError:  # the reader has closed the pipe, as in `intarsia tasks --json | head -1`

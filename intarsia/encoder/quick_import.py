@@ -109,12 +109,14 @@ def _no_first_values() -> Iterator[None]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Imports create many objects that stay: collecting garbage meanwhile only costs time."""
+    """Imports create many objects that stay: collecting garbage meanwhile only costs time, and so does looking at them
+    in each later collection."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if was_enabled:
             gc.enable()
 

@@ -17,8 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from intarsia.errors import IntarsiaError
 
 OWN_RESAMPLES = 200  # a function is called once for each resample, and may be slow
@@ -50,6 +48,8 @@ class OwnMetric(str):
         self, gold: Any, predicted: Any, resamples: int, seed: int, level: float
     ) -> tuple[float, float, float]:
         """The metric with its percentile bootstrap interval, from at most `OWN_RESAMPLES` resamples."""
+        import numpy as np
+
         value = self.value(gold, predicted)
         if not resamples:
             return value, value, value
@@ -78,4 +78,4 @@ def named_metric(metric: Any) -> str | None:
 
 
 def _taken(values: Sequence[Any], rows: Any) -> Any:
-    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+    return values[rows] if hasattr(values, "dtype") else [values[row] for row in rows]
