@@ -17,6 +17,7 @@ from torch.func import functional_call
 from intarsia.encoder import int8_probe, onednn, pass_threads
 from intarsia.encoder import proof as proofs
 from intarsia.encoder.attach import attach
+from intarsia.encoder.compiled import CompiledLayers
 from intarsia.encoder.frozen import FrozenLinear
 from intarsia.encoder.int8 import SERVES_ONLY, Int8Linears
 from intarsia.encoder.noise import Noise
@@ -34,6 +35,7 @@ from intarsia.encoder.word_head import read_word_head
 from intarsia.errors import EncoderError, PrecisionError
 from intarsia.memory import keep_freed_memory
 
+_INT8_TOLERANCE = 0.05  # for the compiled layers in int8: a number that lies between two bytes may take either
 _TOLERANCE = 1e-4  # for the self-check after attaching: float32 rounding, with room for other kernels
 
 
@@ -63,6 +65,7 @@ class Encoder:
         self.checkpoint: str | None = None  # the source it was loaded from
         self._lock = threading.RLock()
         self._int8 = False
+        self._compiled: CompiledLayers | bool | None = None  # False: not yet known
         model.eval()
         expected = self._plain_states()
         self.switchboard = attach(model, self.family)
@@ -70,6 +73,7 @@ class Encoder:
         self._attached = {name: attached_names[id(p)] for name, p in self._weights.items()}
         self._check_attached(expected)
         self._write_counts = self._count_writes()
+        self._compiled = False
         if (device, dtype) != ("cpu", torch.float32):
             self.to(device, dtype)
 
@@ -105,6 +109,7 @@ class Encoder:
         self.model.to(device=device, dtype=dtype)  # in place: `_weights` keeps naming the parameters
         self._current_fingerprint = fingerprint(self._weights) if dtype is not None else self._current_fingerprint
         self._write_counts = self._count_writes()
+        self._compiled = False
         return self
 
     def use_int8(self, on: bool = True) -> None:
@@ -120,8 +125,30 @@ class Encoder:
             keep_freed_memory()
         with self._lock:
             shared, self._int8 = (Int8Linears(), True) if on else (None, False)
+            self._compiled = False
             for linear in linears:
                 linear.int8 = shared
+
+    @property
+    def compiled(self) -> CompiledLayers | None:
+        """All layers as one compiled function; None if this base or this machine cannot have it."""
+        if isinstance(self._compiled, bool):
+            with self._lock:
+                found = None
+                if (self.device.type, self.dtype) == ("cpu", torch.float32):
+                    found = CompiledLayers.of(self.model, self.switchboard.modules, self.shape, int8=self._int8)
+                self._compiled = found if found is not None and self._agrees(found) else None
+        assert not isinstance(self._compiled, bool)
+        return self._compiled
+
+    def _agrees(self, compiled: CompiledLayers) -> bool:
+        """Return whether the compiled layers compute what the layers compute in PyTorch."""
+        batch = pack(self._probe())
+        with torch.no_grad():
+            expected = self.forward(batch)
+            error = float((self._pass(Pass(batch, (), compiled=compiled), {}) - expected).abs().max())
+        tolerance = _INT8_TOLERANCE if self._int8 else _TOLERANCE
+        return error <= tolerance * max(1.0, float(expected.abs().max()))
 
     def _linears(self) -> list[FrozenLinear]:
         """Return the linear layers of the base, without its pooler."""
@@ -238,6 +265,7 @@ class Encoder:
         padded: bool = False,
         weights: Mapping[str, Tensor] | None = None,
         above: tuple[int, Tensor] | None = None,
+        compiled: bool = False,
     ) -> Tensor:
         """Return the last hidden states [N, d] of a packed batch.
 
@@ -245,18 +273,21 @@ class Encoder:
         base's weights of the same names in this pass only; the base is never written to. `noise` turns on the base's
         dropout. `padded` uses one padded block instead of the packed layout; it computes the same values, as a
         reference for tests. `above` is (layer, the states [N, d] that enter it): the pass then skips the layers below.
+        `compiled` computes the layers by `self.compiled`, without gradients.
         """
         if training:
             self.check_trains()
         span = LayerSpan() if above is None else LayerSpan.above(self._checked_layer(above[0]), above[1], batch, padded)
-        return self._pass(Pass(batch, groups, noise=noise, training=training, padded=padded, span=span), weights or {})
+        layers = self.compiled if compiled else None
+        current = Pass(batch, groups, noise=noise, training=training, padded=padded, span=span, compiled=layers)
+        return self._pass(current, weights or {})
 
     @torch.no_grad()
-    def states_below(self, batch: Batch, layer: int, groups: Sequence[Group] = ()) -> Tensor:
+    def states_below(self, batch: Batch, layer: int, groups: Sequence[Group] = (), *, compiled: bool = False) -> Tensor:
         """Return the states [N, d] that enter a layer, without dropout, as `forward` computes them. Skips the layers
         above."""
         span = LayerSpan(end=self._checked_layer(layer))
-        self._pass(Pass(batch, groups, span=span), {})
+        self._pass(Pass(batch, groups, span=span, compiled=self.compiled if compiled else None), {})
         assert span.entered is not None
         return span.entered.reshape(batch.tokens, -1)
 

@@ -38,11 +38,8 @@ class Int8Weight:
 
     @classmethod
     def of(cls, weights: tuple[Tensor, ...], biases: tuple[Tensor | None, ...]) -> Int8Weight:
-        """Quantize weights [out, in], to the nearest of 255 values in each row."""
-        whole = torch.cat([weight.detach() for weight in weights])
-        largest = whole.abs().amax(1)
-        scales = torch.where(largest > 0, largest / LEVELS, 1.0)
-        quantized = (whole / scales[:, None]).round_().clamp_(-LEVELS, LEVELS).to(torch.int8)
+        """Quantize weights [out, in]."""
+        quantized, scales = quantize_weight(torch.cat([weight.detach() for weight in weights]))
         return cls(
             torch.ops.onednn.qlinear_prepack(quantized, None),
             scales,
@@ -53,6 +50,13 @@ class Int8Weight:
             ),
             [len(weight) for weight in weights],
         )
+
+
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight [out, in] in int8, to the nearest of 255 values in each row, and the scale of each row."""
+    largest = weight.abs().amax(1)
+    scales = torch.where(largest > 0, largest / LEVELS, 1.0)
+    return (weight / scales[:, None]).round_().clamp_(-LEVELS, LEVELS).to(torch.int8), scales
 
 
 class Int8Linears:

@@ -55,6 +55,11 @@ def of_pass(elements: int) -> Iterator[None]:
         _now.full = 0
 
 
+def count() -> int:
+    """Return the number of threads of the running pass."""
+    return _now.full or torch.get_num_threads()
+
+
 def product(work: float, compute: Callable[..., Result], *given: Any) -> Result:
     """Return the result of a product of oneDNN that takes this many floating-point operations."""
     wanted = _now.usual if not _now.full else _now.full if work >= LARGE else 1

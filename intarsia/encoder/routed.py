@@ -57,6 +57,7 @@ class Pass:
     layer_input: Tensor | None = None
     span: LayerSpan = field(default_factory=LayerSpan)
     memory: dict[int, dict[Any, Any]] = field(default_factory=dict)  # by group: states that its method stores
+    compiled: Callable[[Pass, Tensor], Tensor] | None = None  # computes all layers at once
     relative: Tensor | None = None  # MPNet's bias by distance for all layers, if this pass replaces its weight
     _owners: dict[tuple[int, bool], tuple[slice, Ownership]] = field(default_factory=dict)
     _segments: dict[tuple[int, bool], GroupSegments] = field(default_factory=dict)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.compiled_site import CompiledSite
+    from intarsia.encoder.shape import Shape
     from intarsia.encoder.site_view import SiteView
 
 
@@ -24,6 +27,9 @@ class SiteMethod(Protocol):
     @property
     def takes_undropped(self) -> bool:
         """Whether the method itself applies the base's dropout at its sites."""
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
+        """Describe what the method does in the layers, by sub-layer ("attention", "ffn") and layer."""
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         """Return new values for the method's own tokens `h` [tokens, width] at an output, linear or input site."""

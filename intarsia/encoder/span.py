@@ -7,7 +7,7 @@ only the layers below a given layer. `Encoder.forward(above=…)` takes these st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from intarsia.encoder.sites import OUTSIDE
 
 if TYPE_CHECKING:
     from intarsia.encoder.static_shape import StaticBatch
+
+ABOVE_ALL: Final = 1 << 30  # a layer above all layers: the pass skips those that remain
 
 
 @dataclass

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import ATTENTION_OUTPUT, FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
@@ -35,7 +36,7 @@ from intarsia.methods.method import (
     chosen_layers,
     sorted_layers,
 )
-from intarsia.methods.norms import norm_count, norm_specs, trained_norms
+from intarsia.methods.norms import norm_count, norm_specs, norms_behind, trained_norms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,6 +167,19 @@ class Bottleneck(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return self.inner_norm != "batch"  # BatchNorm needs the slice of each owner
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
+        if not self._plain or self.norm_before or self.sum_before or not self.base_norm_after:
+            return None
+        if self.residual != "output":
+            return None
+        norms = norms_behind(self._trained_norms(shape))
+        adapters = {(site.removesuffix(".output"), layer) for site, layer in self._adapters(shape)}
+        reads: Literal["output", "input", "normalised"]
+        reads = "input" if self.parallel else "normalised" if self.base_norm_before else "output"
+        return {
+            place: CompiledSite(place in adapters, self.activation, reads, place in norms) for place in adapters | norms
+        }
 
     def in_slots_of(self) -> Method:
         """Return the adapter with the next padded size: adapters of 8 units use slots of 64 units.

@@ -14,6 +14,7 @@ from intarsia.errors import IntarsiaError, check_choice
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from intarsia.encoder.compiled_site import CompiledSite
     from intarsia.encoder.noise import Noise
     from intarsia.encoder.shape import Shape, WeightShape
     from intarsia.encoder.site_view import SiteView
@@ -105,6 +106,11 @@ class Method:
         call `view.batch_norm`. Other methods run eagerly, with the same results.
         """
         return False
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
+        """Describe what the method does in the layers, by sub-layer ("attention", "ffn") and layer, if that is all it
+        does there: its rows then run in compiled passes on CPUs. None: they run in PyTorch."""
+        return None
 
     def in_slots_of(self) -> Method:
         """Return the method whose slots this method uses in recorded passes.

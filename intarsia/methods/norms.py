@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.shape import NormShape
 from intarsia.encoder.sites import OUTSIDE
 from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
@@ -38,6 +39,9 @@ class LayerNorms(Method):
     def recordable(self, shape: Shape) -> bool:
         return True
 
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+        return {(sub_layer, layer): CompiledSite(norm=True) for sub_layer, layer in norms_behind(self._norms(shape))}
+
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((n.site, n.layer) for n in self._norms(shape))
 
@@ -67,6 +71,11 @@ def trained_norms(shape: Shape, layers: Iterable[int], embedding_norm: bool | No
         embedding_norm = len(inside) == shape.layers
     outside = {"final.norm"} | ({"embedding.norm"} if embedding_norm else set())
     return [n for n in shape.norms if n.layer in inside or (n.layer == OUTSIDE and n.site in outside)]
+
+
+def norms_behind(norms: Iterable[NormShape]) -> set[tuple[str, int]]:
+    """Return the (sub-layer, layer) pairs of the norms inside layers."""
+    return {(n.site.removesuffix(".norm"), n.layer) for n in norms if n.layer != OUTSIDE}
 
 
 def norm_specs(norms: Iterable[NormShape]) -> dict[str, Spec]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from intarsia.encoder.activation_names import ACTIVATION_NAMES, Activation
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import FFN_OUTPUT
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods import invertible
@@ -66,6 +67,10 @@ class Pfeiffer(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return True
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+        site = CompiledSite(True, self.activation, "normalised")
+        return {("ffn", layer): site for layer in chosen_layers(self.layers, shape)}
 
     def sized(self, shape: Shape) -> Method:
         return replace(self, size=self.width(shape))

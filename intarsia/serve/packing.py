@@ -69,7 +69,7 @@ class PlannedPass:
         self.tasks[key] = staged
         if resident is not None and resident.slots is not None:  # the usual case, without a look at the method
             slots = resident.slots
-            self._kinds[key] = slots.key if resident.recorded else None
+            self._kinds[key] = slots.key if resident.recorded else self.predictor.eager_key(resident.learned.method)
             self._rooms[key] = [(key, slots.key, slots.capacity), *self._built_on(resident.learned)]
             return True
         learned = resident.learned if resident is not None else staged.learned  # type: ignore[union-attr]

@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 
 from intarsia.encoder import onednn
+from intarsia.encoder.compiled import can_compile
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Batch, Segment, by_token_budget, pack, rung
 from intarsia.encoder.routed import Group
 from intarsia.kernels import LONGEST
 from intarsia.memory import MemoryTrim
+from intarsia.methods import Method
 from intarsia.methods.held import parts_of, tables
 from intarsia.serve.limits import Limits
 from intarsia.serve.recorded import RecordedSlots, can_record, can_record_method
@@ -39,6 +41,7 @@ from intarsia.serve.staged import Staged, stage
 from intarsia.tasks.heads import pool, pooler_instead
 from intarsia.tasks.learned import Learned
 
+EAGER = "eager"  # the key of methods that compiled passes cannot have
 Request = tuple[Served, Segment]
 Out = TypeVar("Out")
 Read = Callable[[Resident, Tensor, Sequence[Segment]], Sequence[Out]]  # logits of one task's rows → outputs by row
@@ -61,6 +64,7 @@ class Predictor:
         self._by_length = encoder.shape.disentangled_attention
         self.limits = (limits or Limits()).on(encoder.device)
         self.residents = Residents(encoder, self.limits, self._slots_class)
+        self._compiles: dict[Method, bool] = {}  # by method, whether compiled passes can have it
         self._known: dict[str, Learned] = {}  # every task that `predict` ran, without its tensors
         self._trim = MemoryTrim()
         self._lock = threading.RLock()
@@ -103,8 +107,23 @@ class Predictor:
         if learned is not None and learned.method.changes_base:
             return key
         if not can_record(self.encoder, learned, interpreted=self._interpreted):
-            return None
+            return self.eager_key(None if learned is None else learned.method)
         return "plain" if learned is None else self.residents.shape_key(learned)
+
+    def eager_key(self, method: Method | None) -> object:
+        """Return a key that is equal for methods (None: the plain base) whose rows can share a pass on a CPU: their
+        layers are compiled, or run in PyTorch, whatever other rows the pass has."""
+        return None if self.compiles(method) else EAGER
+
+    def compiles(self, method: Method | None) -> bool:
+        """Return whether rows of a method run in compiled passes."""
+        if self.encoder.device.type != "cpu" or self.encoder.compiled is None:
+            return False
+        if method is None:
+            return True
+        if method not in self._compiles:
+            self._compiles[method] = can_compile(self.encoder.shape, method)
+        return self._compiles[method]
 
     def length_key(self, segment: Segment) -> int:
         """Return a number that must be equal for the segments of one pass; 0 if any segments can share one."""
@@ -194,7 +213,8 @@ class Predictor:
                 learned = self.hold(task).learned
                 self._known[task.key] = Learned(learned.method, learned.head, learned.task_kind, {})
         for row, (task, segment) in enumerate(requests):
-            alone = task.key if self._known[task.key].method.changes_base else None
+            method = self._known[task.key].method
+            alone = task.key if method.changes_base else self.eager_key(method)
             kinds.setdefault((alone, self.length_key(segment)), []).append(row)
         passes = []
         for rows in kinds.values():
@@ -227,13 +247,14 @@ class Predictor:
         keys = [rows[row].key for row in order]
         runs = _runs(keys)
         segments = [rows[row].segment for row in order]
-        filling = self._filling(segments, held.values())
+        compiled = all(self.compiles(method) for method in self._methods(rows, held))
+        filling = [] if compiled else self._filling(segments, held.values())
         batch = pack(segments + filling, self.encoder.device)
         residents = [held.get(keys[run[0]] or "") for run in runs]
         weights = residents[0].weights if residents[0] is not None else {}
-        above = None if weights else self._shared(segments + filling, keys + keys[-1:] * len(filling), held)
+        above = None if weights else self._shared(segments + filling, keys + keys[-1:] * len(filling), held, compiled)
         groups = self._groups(runs, residents, len(filling))
-        states = self.encoder.forward(batch, groups, weights=weights, above=above)
+        states = self.encoder.forward(batch, groups, weights=weights, above=above, compiled=compiled)
         wanted = {"mean" if r is None else r.learned.head.pooling for r in residents}
         wanted |= {vector_pooling(held.get(row.key or "")) for row in rows if row.embed}
         pooled = {pooling: pool(states, batch, pooling) for pooling in sorted(wanted)}
@@ -254,6 +275,11 @@ class Predictor:
                     out[order[i]] = output
         return out
 
+    def _methods(self, rows: Sequence[PassRow], held: Mapping[str, Resident]) -> set[Method | None]:
+        """Return the methods of a pass; None: it has rows of the plain base."""
+        keys = {row.key for row in rows}
+        return {None if key is None else held[key].learned.method for key in keys}
+
     def _filling(self, segments: Sequence[Segment], residents: Iterable[Resident]) -> list[Segment]:
         """Return a segment, if one is needed, with which the pass has one of few sizes: new sizes take longer. It
         belongs to the last task of the pass, and nothing reads its states."""
@@ -273,7 +299,7 @@ class Predictor:
         return self._logits(resident, rows, resident.weights, segments)
 
     def _shared(
-        self, segments: Sequence[Segment], keys: Sequence[str | None], held: Mapping[str, Resident]
+        self, segments: Sequence[Segment], keys: Sequence[str | None], held: Mapping[str, Resident], compiled: bool
     ) -> tuple[int, Tensor] | None:
         """Compute the layers that rows of one text share; return the layer above them and the states [N, d] that enter
         it. None: no rows share any."""
@@ -285,7 +311,7 @@ class Predictor:
         below = [keys[row] for row in shared.rows]
         runs = _runs(below)
         groups = self._groups(runs, [held.get(below[run[0]] or "") for run in runs])
-        states = self.encoder.states_below(batch, shared.layer, groups)
+        states = self.encoder.states_below(batch, shared.layer, groups, compiled=compiled)
         return shared.layer, shared.expanded(states, batch)
 
     def _groups(

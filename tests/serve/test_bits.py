@@ -17,7 +17,7 @@ from intarsia.serve.predictor import PassRow, Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.task_kind import TaskKind
-from tests.support.families import FAMILY_NAMES, tiny
+from tests.support.families import COMPILED, FAMILY_NAMES, tiny, tiny_compiled
 
 METHODS: tuple[Method, ...] = (
     Bottleneck(5),
@@ -56,9 +56,9 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
+@pytest.mark.parametrize("family", [*FAMILY_NAMES, *(f"compiled {family}" for family in COMPILED)])
 def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: str) -> None:
-    encoder = tiny(family)
+    encoder = tiny_compiled(family.split()[1]) if " " in family else tiny(family)
     kind, draw = TaskKind("labels", ("a", "b", "c")), np.random.default_rng(0)
     tasks: dict[str, Served] = {}
     for seed, method in enumerate(METHODS):
@@ -81,10 +81,11 @@ def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: str
     for i in range(40):
         ids = draw.integers(5, 40, int(draw.integers(1, longest))).tolist()
         rows.append(PassRow(keys[i % len(keys)], Segment(ids, [0] * len(ids)), embed=i % len(keys) == len(tasks)))
-    by_length: dict[int, list[PassRow]] = {}
+    passes: dict[object, list[PassRow]] = {}
     for row in rows:
-        by_length.setdefault(predictor.length_key(row.segment), []).append(row)
-    for members in by_length.values():
+        method = held[row.key].learned.method if row.key is not None else None
+        passes.setdefault((predictor.eager_key(method), predictor.length_key(row.segment)), []).append(row)
+    for members in passes.values():
         own = {key: held[key] for key in {row.key for row in members} if key is not None}
         mixed = predictor.start(members, own)()
         for row, output in zip(members, mixed, strict=True):

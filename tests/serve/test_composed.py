@@ -273,9 +273,9 @@ def test_rows_of_one_text_share_layers_and_keep_their_bits(family: str) -> None:
     computed: list[int] = []
     below = tasks.encoder.states_below
 
-    def counted(batch: object, layer: int, groups: object = ()) -> torch.Tensor:
+    def counted(batch: object, layer: int, groups: object = (), *, compiled: bool = False) -> torch.Tensor:
         computed.append(batch.rows)  # type: ignore[attr-defined]
-        return below(batch, layer, groups)  # type: ignore[arg-type]
+        return below(batch, layer, groups, compiled=compiled)  # type: ignore[arg-type]
 
     tasks.encoder.states_below = counted  # type: ignore[method-assign]
     together = answers(Predictor(tasks.encoder), tasks, names, rows)

@@ -18,6 +18,15 @@ def tiny(family: str = "bert", seed: int = 0, **changes: Any) -> Encoder:
     return Encoder(plain_model(family, seed, **changes), None, name=f"tiny-{family}")
 
 
+COMPILED = ("bert", "roberta", "xlm-roberta", "electra", "mpnet", "distilbert")  # families of compiled passes
+
+
+def tiny_compiled(family: str = "bert", seed: int = 0) -> Encoder:
+    """A tiny base of a shape that compiled passes take: heads of 16 numbers."""
+    sizes = {"dim": 64, "hidden_dim": 96} if family == "distilbert" else {"hidden_size": 64, "intermediate_size": 96}
+    return tiny(family, seed, **sizes)
+
+
 def _readable(seed: int) -> Any:
     from transformers import AutoModel
 

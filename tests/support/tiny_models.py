@@ -38,7 +38,15 @@ def config(family: str, **changes: Any) -> Any:
             }
         ),
         "distilbert": lambda: t.DistilBertConfig(
-            vocab_size=120, dim=32, n_layers=3, n_heads=4, hidden_dim=48, max_position_embeddings=40, **changes
+            **{
+                "vocab_size": 120,
+                "dim": 32,
+                "n_layers": 3,
+                "n_heads": 4,
+                "hidden_dim": 48,
+                "max_position_embeddings": 40,
+                **changes,
+            }
         ),
         "albert": lambda: t.AlbertConfig(
             **{**_SMALL, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 16, **changes}

@@ -1,0 +1,240 @@
+"""The layers of a CPU pass in one compiled function (`kernels/cpu_pass.c`), without gradients.
+
+PyTorch spends more time between the operations of a small pass than in them. The compiled function runs all layers with
+the methods in them, on all threads, while Python may do other work. It knows families whose LayerNorms stand behind the
+sub-layers (BERT, RoBERTa, XLM-R, ELECTRA, MPNet, DistilBERT) and methods that describe themselves by `Method.compiled`.
+Everything else runs in PyTorch, in passes of its own, so that a row always has the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intarsia.encoder import pass_threads
+from intarsia.encoder.compiled_site import CompiledSite
+from intarsia.encoder.routed import Gelu, Group, Pass
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.sites import LINEAR_SITES
+from intarsia.kernels import cpu_library
+
+PANEL, LANES = 32, 16  # outputs of a panel, and numbers of a vector, in the compiled function
+BEHIND = ("attention", "ffn")
+_ACTIVATIONS = {"linear": 0, "gelu_exact": 1, "gelu": 2, "relu": 3, "swish": 4, "tanh": 5}
+_READS = {"output": 0, "input": 1, "normalised": 2}
+Modules = Mapping[tuple[str, int], Any]  # of a model, by site and layer
+_TABLES = 64  # tables of slots whose addresses are kept
+
+
+class _Linear(Structure):
+    _fields_ = (
+        ("weight", c_void_p), ("bias", c_void_p), ("scales", c_void_p), ("sums", c_void_p),
+        ("inputs", c_int32), ("outputs", c_int32),
+    )  # fmt: skip
+
+
+class _Layer(Structure):
+    _fields_ = (
+        ("qkv", _Linear), ("dense", _Linear), ("up", _Linear), ("down", _Linear),
+        ("gain", c_void_p * 2), ("bias", c_void_p * 2),
+    )  # fmt: skip
+
+
+class _Site(Structure):
+    _fields_ = (
+        ("down", c_void_p), ("down_bias", c_void_p), ("up", c_void_p), ("up_bias", c_void_p),
+        ("gain", c_void_p), ("bias", c_void_p), ("stride", c_int64),
+        ("size", c_int32), ("activation", c_int32), ("reads", c_int32),
+    )  # fmt: skip
+
+
+class _Owner(Structure):
+    _fields_ = (("first", c_int32), ("last", c_int32), ("group", c_int32), ("slot", c_int32))
+
+
+class _Pass(Structure):
+    _fields_ = (
+        ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("owners", POINTER(_Owner)),
+        ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
+        ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
+        ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
+        ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
+        ("scale", c_float), ("eps", c_float),
+    )  # fmt: skip
+
+
+def can_compile(shape: Shape, method: Any) -> bool:
+    """Return whether compiled passes can have a method, on a base that they can have."""
+    known = None if method.changes_base or method.position_offset else method.compiled(shape)
+    return known is not None and all(site.activation in _ACTIVATIONS for site in known.values())
+
+
+class CompiledLayers:
+    """The layers of one base, with its weights laid out for the compiled function."""
+
+    def __init__(self, model: Any, modules: Modules, shape: Shape, library: ctypes.CDLL, *, int8: bool) -> None:
+        self.library, self.shape, self.int8 = library, shape, int8
+        self._kept: list[Tensor] = []  # what the structures point to
+        self._relative = (
+            getattr(getattr(model, "encoder", None), "intarsia_bias", None)  # MPNet's bias of the scores
+        )
+        norms = [modules[f"{name}.norm", layer] for layer in range(shape.layers) for name in BEHIND]
+        self._eps = float(norms[0].eps)
+        self._layers = (_Layer * self.shape.layers)(*[self._layer(modules, layer) for layer in range(shape.layers)])
+        self._inner = self._layers[0].up.outputs
+        self._work = torch.empty(0, dtype=torch.uint8)
+        self._tables: dict[tuple[Any, ...], Any] = {}  # structures of a table of slots
+
+    @classmethod
+    def of(cls, model: Any, modules: Modules, shape: Shape, *, int8: bool = False) -> CompiledLayers | None:
+        """Return the layers of an attached float32 model, given its modules at the sites; None if this base or this
+        machine cannot have them."""
+        if not _fits(model, modules, shape):
+            return None
+        library = cpu_library.library()
+        if library is None or (int8 and not library.intarsia_int8()):
+            return None
+        return cls(model, modules, shape, library, int8=int8)
+
+    def __call__(self, current: Pass, states: Tensor) -> Tensor:
+        """Return the states [1, N, d] after the layers of the pass's span."""
+        batch, span = current.packed, current.span
+        out = states.detach().clone(memory_format=torch.contiguous_format)
+        offsets = (c_int32 * len(batch.offsets))(*batch.offsets)
+        owners = _owners(current.groups, batch.offsets)
+        per_group = self.shape.layers * len(BEHIND)
+        sites = (_Site * (per_group * max(1, len(current.groups))))()
+        for number, group in enumerate(current.groups):
+            size = per_group * ctypes.sizeof(_Site)
+            ctypes.memmove(ctypes.byref(sites, number * size), self._sites(group), size)
+        relative = None if self._relative is None else self._relative(batch.longest, current)
+        given = _Pass(
+            layers=self._layers, sites=sites, owners=owners, offsets=offsets,
+            relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
+            layer_count=self.shape.layers, first=span.now,
+            last=self.shape.layers if span.end is None else span.end,
+            width=self.shape.width, inner=self._inner, heads=self.shape.heads, owner_count=len(owners),
+            segments=batch.rows, middle=0 if relative is None else relative.shape[1] // 2,
+            distances=0 if relative is None else relative.shape[1], activation=_ACTIVATIONS["gelu_exact"],
+            int8=self.int8, threads=pass_threads.count(), scale=(self.shape.width // self.shape.heads) ** -0.5,
+            eps=self._eps,
+        )  # fmt: skip
+        needed = self.library.intarsia_work_bytes(ctypes.byref(given))
+        if self._work.numel() < needed:
+            self._work = torch.empty(needed, dtype=torch.uint8)
+        given.work = self._work.data_ptr()
+        if self.library.intarsia_run(ctypes.byref(given)):
+            raise MemoryError("there is no memory for the states of a pass")
+        return out
+
+    def _sites(self, group: Group) -> Any:
+        """Return the addresses of a group's tensors, for each layer and sub-layer."""
+        key = (group.method, next(iter(group.tensors.values())).data_ptr() if group.tensors else 0)
+        found = self._tables.get(key)
+        if found is None:
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+            found = self._tables[key] = (_Site * (self.shape.layers * len(BEHIND)))()
+            for (name, layer), site in _described(group.method, self.shape).items():
+                found[layer * len(BEHIND) + BEHIND.index(name)] = _site(group.tensors, name, layer, site)
+        return found
+
+    def _layer(self, modules: Modules, layer: int) -> _Layer:
+        def linear(*sites: str) -> _Linear:
+            linears = [modules[site, layer] for site in sites]
+            weight = torch.cat([one.weight.detach() for one in linears])
+            bias = self._keep(torch.cat([one.bias.detach() for one in linears]))
+            laid_out, scales, sums = _quantized(weight) if self.int8 else (_panels(weight), None, None)
+            return _Linear(
+                self._keep(laid_out), bias, None if scales is None else self._keep(scales),
+                None if sums is None else self._keep(sums), weight.shape[1], weight.shape[0],
+            )  # fmt: skip
+
+        norms = [modules[f"{name}.norm", layer] for name in BEHIND]
+        return _Layer(
+            linear("query", "key", "value"), linear("attention.dense"), linear("ffn.up"), linear("ffn.down"),
+            (c_void_p * 2)(*[self._keep(norm.weight.detach()) for norm in norms]),
+            (c_void_p * 2)(*[self._keep(norm.bias.detach()) for norm in norms]),
+        )  # fmt: skip
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor.contiguous())
+        return self._kept[-1].data_ptr()
+
+
+def _fits(model: Any, modules: Modules, shape: Shape) -> bool:
+    """Return whether the compiled function computes what this base computes."""
+    if shape.pre_norm or shape.shared_layers or shape.disentangled_attention or shape.layers == 0:
+        return False
+    depth = shape.width // shape.heads
+    if shape.width % PANEL or depth % LANES or depth * shape.heads != shape.width:
+        return False
+    gelus = [module for module in model.modules() if isinstance(module, Gelu)]
+    if not gelus or not all(gelu.is_exact for gelu in gelus):
+        return False
+    for layer in range(shape.layers):
+        linears = {site: modules[site, layer] for site in LINEAR_SITES}
+        norms = [modules[f"{name}.norm", layer] for name in BEHIND]
+        if any(getattr(one, "bias", None) is None for one in (*linears.values(), *norms)):
+            return False
+        if any(linear.out_features % PANEL or linear.in_features % PANEL for linear in linears.values()):
+            return False
+        if {tuple(linears[site].weight.shape) for site in ("query", "key", "value")} != {(shape.width, shape.width)}:
+            return False
+        if not all(isinstance(norm, nn.LayerNorm) for norm in norms) or len({norm.eps for norm in norms}) > 1:
+            return False
+    return True
+
+
+def _described(method: Any, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+    known: Mapping[tuple[str, int], CompiledSite] | None = method.compiled(shape)
+    assert known is not None, "only methods that can be compiled are in compiled passes"
+    return known
+
+
+def _site(tensors: Mapping[str, Tensor], name: str, layer: int, site: CompiledSite) -> _Site:
+    prefix, found = f"{layer}.{name}", _Site()
+    if site.adapter:
+        at = {part: tensors[f"{prefix}.output.{part}"] for part in ("down.weight", "down.bias", "up.weight", "up.bias")}
+        found.down, found.down_bias, found.up, found.up_bias = (tensor.data_ptr() for tensor in at.values())
+        found.size, found.stride = at["down.weight"].shape[1], at["down.weight"].stride(0)
+        found.activation, found.reads = _ACTIVATIONS[site.activation], _READS[site.reads]
+    if site.norm:
+        gain, bias = tensors[f"{prefix}.norm.weight"], tensors[f"{prefix}.norm.bias"]
+        found.gain, found.bias, found.stride = gain.data_ptr(), bias.data_ptr(), gain.stride(0)
+    return found
+
+
+def _owners(groups: Sequence[Group], offsets: Sequence[int]) -> Any:
+    """Return who owns which tokens; rows of no group belong to the plain base."""
+    found: list[_Owner] = []
+    row = 0
+    for number, group in enumerate(groups):
+        if group.first > row:
+            found.append(_Owner(offsets[row], offsets[group.first], -1, 0))
+        row = group.first
+        for slot, rows in zip(group.slots, group.rows, strict=True):
+            found.append(_Owner(offsets[row], offsets[row + rows], number, slot))
+            row += rows
+    if row < len(offsets) - 1:
+        found.append(_Owner(offsets[row], offsets[-1], -1, 0))
+    return (_Owner * len(found))(*found)
+
+
+def _panels(weight: Tensor) -> Tensor:
+    """[out, in] → [out / PANEL, in, PANEL]"""
+    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+
+
+def _quantized(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return int8 panels [out / PANEL, in / 4, PANEL, 4] of a weight [out, in], its scales and 128 times its sums."""
+    from intarsia.encoder.int8 import quantize_weight
+
+    quantized, scales = quantize_weight(weight)
+    panels = quantized.view(-1, PANEL, weight.shape[1] // 4, 4).transpose(1, 2).contiguous()
+    return panels, scales, (128 * quantized.sum(1, dtype=torch.int32))

@@ -1,0 +1,99 @@
+"""Builds and loads `cpu_pass.c`, for the processor of this machine.
+
+The library is compiled once, with the machine's own C compiler, and kept in the user's cache (`INTARSIA_CACHE`, by
+default `~/.cache/intarsia`). Without a compiler there is no library, and passes run in PyTorch. `INTARSIA_COMPILE=0`
+switches it off; `INTARSIA_COMPILE=built` only uses a library that was built before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from intarsia import files
+from intarsia.errors import IntarsiaError
+
+SOURCE = Path(__file__).with_name("cpu_pass.c")
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = (
+    "-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi",
+)  # fmt: skip
+SECONDS = 120.0
+SWITCH = "INTARSIA_COMPILE"
+
+logger = logging.getLogger("intarsia")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return the library; None if it cannot be had."""
+    if (setting := os.environ.get(SWITCH)) == "0":
+        return None
+    path = _path()
+    with suppress(OSError, IntarsiaError):
+        if path.exists() or (setting != "built" and _build(path)):
+            return _loaded(path)
+    return None
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(path))
+    found.intarsia_work_bytes.restype = ctypes.c_int64
+    return found
+
+
+def _build(path: Path) -> bool:
+    """Compile the library; return whether that worked."""
+    compiler = _compiler()
+    if compiler is None:
+        logger.info("no C compiler was found: passes on this CPU run in PyTorch, which takes longer.")
+        return False
+    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
+        made = Path(folder) / "pass.so"
+        command = [compiler, *FLAGS, native, "-o", str(made), str(SOURCE), "-lm"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            logger.info("%s could not run: %s. Passes on this CPU run in PyTorch, which takes longer.", compiler, error)
+            return False
+        if done.returncode != 0 or not made.exists():
+            logger.info("%s failed: %s. Passes run in PyTorch, which takes longer.", compiler, done.stderr[-500:])
+            return False
+        files.replace(path, [made.read_bytes()])
+    return True
+
+
+def _compiler() -> str | None:
+    wanted = os.environ.get("CC")
+    return next(filter(None, map(shutil.which, (wanted,) if wanted else COMPILERS)), None)
+
+
+def _path() -> Path:
+    """Return the library's file, which belongs to its source and to the instructions of this processor."""
+    given = os.environ.get("INTARSIA_CACHE")
+    cache_folder = (
+        Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intarsia"
+    )
+    depends = hashlib.sha256(SOURCE.read_bytes())
+    depends.update(repr((FLAGS, platform.machine(), platform.system(), _instructions())).encode())
+    return cache_folder / "compiled" / f"pass-{depends.hexdigest()[:32]}.so"
+
+
+def _instructions() -> str:
+    """Return the instruction sets that the processor announces, where Linux lists them."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith(("flags", "Features")):
+                return line.partition(":")[2].strip()
+    return platform.processor()

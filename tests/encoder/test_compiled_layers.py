@@ -1,0 +1,222 @@
+"""Passes whose layers are one compiled function: equal to PyTorch, with the same bits in any pass, on any threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from intarsia.encoder import int8_probe
+from intarsia.encoder.compiled import can_compile
+from intarsia.encoder.encoder import Encoder
+from intarsia.encoder.packed import Segment, pack
+from intarsia.encoder.routed import Group
+from intarsia.encoder.slots import Slots, start
+from intarsia.kernels import cpu_library
+from intarsia.methods import Bottleneck, LayerNorms, LoRA, Method, Pfeiffer
+from tests.support.families import COMPILED, tiny, tiny_compiled
+
+LENGTHS = (7, 1, 40, 33, 2, 16, 25, 12)
+METHODS: tuple[Method, ...] = (
+    Bottleneck(5),
+    Bottleneck(16, activation="relu", norms=False),
+    Bottleneck(19, parallel=True, activation="swish"),
+    Bottleneck(8, places_in_layer="ffn", activation="tanh", layers=(0, 2)),
+    Bottleneck(3, base_norm_before=True, activation="gelu_exact"),
+    Bottleneck(4, invertible=True, activation="linear"),
+    Bottleneck(2, sizes=(2, 33, 7)),
+    Pfeiffer(6),
+    LayerNorms(),
+)
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    if cpu_library.library() is None:
+        pytest.skip("there is no C compiler")
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def segments(encoder: Encoder, lengths: tuple[int, ...] = LENGTHS) -> list[Segment]:
+    torch.manual_seed(0)
+    return [Segment(torch.randint(5, 40, (min(n, encoder.max_length),)).tolist()) for n in lengths]
+
+
+def group(encoder: Encoder, method: Method, first: int, rows: tuple[int, ...]) -> Group:
+    """Rows of several owners with random tensors, in slots from the last to the first."""
+    specs = method.tensors(encoder.shape)
+    slots = Slots(specs, len(rows) + 1)
+    slots.buffer.fill_(float("nan"))  # of slots that no row uses
+    for slot in range(1, len(rows) + 1):
+        torch.manual_seed(slot)
+        slots.put(slot, {k: v + 0.2 * torch.randn(v.shape) for k, v in start(specs, encoder, slot).items()})
+    owners = tuple(range(len(rows), 0, -1))
+    return Group(method, method.places(encoder.shape), slots.tensors, first, owners, rows)
+
+
+@torch.no_grad()
+def both(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> tuple[Tensor, Tensor]:
+    batch = pack(rows)
+    return encoder.forward(batch, groups), encoder.forward(batch, groups, compiled=True)
+
+
+@pytest.mark.parametrize("family", COMPILED)
+def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
+    encoder = tiny_compiled(family)
+    assert encoder.compiled is not None
+    rows = segments(encoder)
+    expected, got = both(encoder, rows, [])
+    assert torch.allclose(expected, got, atol=2e-5, rtol=1e-5)
+    for method in METHODS:
+        assert can_compile(encoder.shape, method)
+        expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
+        assert torch.allclose(expected, got, atol=5e-5, rtol=1e-4), method
+
+
+def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
+    encoder = tiny_compiled("mpnet")
+    rows = segments(encoder, LENGTHS * 3)
+    groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
+    with torch.no_grad():
+        mixed = encoder.forward(pack(rows), groups, compiled=True)
+        batch = pack(rows)
+        for of in groups:
+            row = of.first
+            for slot, count in zip(of.slots, of.rows, strict=True):
+                for _ in range(count):
+                    own = Group(of.method, of.places, of.tensors, 0, (slot,), (1,))
+                    alone = encoder.forward(pack([rows[row]]), [own], compiled=True)
+                    assert torch.equal(alone, mixed[batch.offsets[row] : batch.offsets[row + 1]]), (row, threads)
+                    row += 1
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    encoder = tiny_compiled()
+    rows, before = segments(encoder, (3, 37, 5, 40)), torch.get_num_threads()
+    found = []
+    for count in (1, 2, 4, 5):
+        torch.set_num_threads(count)
+        found += [both(encoder, part, [group(encoder, Bottleneck(9), 0, (1,))])[1] for part in (rows, rows[:1])]
+    torch.set_num_threads(before)
+    assert all(torch.equal(one, found[number % 2]) for number, one in enumerate(found))
+
+
+def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(threads: int) -> None:
+    encoder = tiny_compiled()
+    rows = segments(encoder)
+    whole = group(encoder, Bottleneck(5), 0, (2, 2, 4))
+    with torch.no_grad():
+        batch = pack(rows)
+        before = encoder.forward(batch, [whole], compiled=True)
+        whole.tensors["0.attention.output.up.bias"][whole.slots[1]] = float("nan")
+        after = encoder.forward(batch, [whole], compiled=True)
+    first, last = batch.offsets[2], batch.offsets[4]
+    assert after[first:last].isnan().all()
+    assert torch.equal(before[:first], after[:first]) and torch.equal(before[last:], after[last:])
+
+
+def test_a_pass_may_begin_or_end_between_layers() -> None:
+    encoder = tiny_compiled()
+    batch = pack(segments(encoder))
+    of = group(encoder, Bottleneck(5, layers=(1, 2), embedding_norm=False), 0, (8,))
+    with torch.no_grad():
+        whole = encoder.forward(batch, [of], compiled=True)
+        below = encoder.states_below(batch, 1, compiled=True)
+        assert torch.equal(whole, encoder.forward(batch, [of], above=(1, below), compiled=True))
+
+
+def test_several_threads_may_run_passes_at_once() -> None:
+    encoders = [tiny_compiled(seed=seed) for seed in (0, 1)]
+    rows = segments(encoders[0])
+    expected = [both(encoder, rows, [])[1] for encoder in encoders]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        torch.set_num_threads(2)
+        for _ in range(50):
+            if not torch.equal(both(encoders[number], rows, [])[1], expected[number]):
+                wrong.append(number)
+
+    running = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_starts_threads_of_its_own() -> None:
+    encoder, before = tiny_compiled(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    expected = both(encoder, segments(encoder), [])[1]
+    child = os.fork()
+    if child == 0:  # embeddings run on one thread: OpenMP's threads do not survive a fork
+        torch.set_num_threads(1)
+        encoder.switchboard.current = None
+        with torch.no_grad():
+            same = torch.equal(encoder.forward(pack(segments(encoder)), compiled=True), expected)
+        os._exit(0 if same else 1)
+    torch.set_num_threads(before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = cpu_library.library()
+    if library is None or not library.intarsia_int8():
+        pytest.skip("this processor has no products of bytes")
+    encoder = tiny_compiled()
+    rows, of = segments(encoder), group(encoder, Bottleneck(5), 0, (8,))
+    exact, _ = both(encoder, rows, [of])
+    monkeypatch.setattr(int8_probe, "require", lambda *_: None)  # without the trial of the speed
+    encoder.use_int8()
+    assert encoder.compiled is not None and encoder.compiled.int8
+    # A number that lies between two bytes may take either, so the two have different errors of one size.
+    by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, [of]))
+    assert 0 < compiled < 1.2 * by_pytorch < 0.05
+    with torch.no_grad():
+        batch = pack(rows)
+        got = encoder.forward(batch, compiled=True)
+        for row, segment in enumerate(rows):
+            alone = encoder.forward(pack([segment]), compiled=True)
+            assert torch.equal(alone, got[batch.offsets[row] : batch.offsets[row + 1]])
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "albert", "modernbert", "bert"])
+def test_other_bases_run_in_pytorch(family: str) -> None:
+    encoder = tiny(family)  # the BERT has heads of 8 numbers
+    assert encoder.compiled is None
+    expected, got = both(encoder, segments(encoder), [])
+    assert torch.equal(expected, got)
+
+
+def test_methods_that_do_more_run_in_pytorch() -> None:
+    shape = tiny_compiled().shape
+    for method in (LoRA(2), Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
+        assert not can_compile(shape, method)
+
+
+def test_a_machine_without_a_compiler_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("INTARSIA_CACHE", str(tmp_path))
+    for name, value in (("CC", "no-such-compiler"), (cpu_library.SWITCH, "0"), (cpu_library.SWITCH, "built")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            cpu_library.library.cache_clear()
+            assert cpu_library.library() is None
+            assert tiny_compiled().compiled is None
+    cpu_library.library.cache_clear()
+    assert isinstance(cpu_library.library(), ctypes.CDLL)  # compiled anew, into the empty cache
