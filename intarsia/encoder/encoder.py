@@ -27,7 +27,7 @@ from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.shape import Shape, first_position
 from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
-from intarsia.encoder.span import LayerSpan
+from intarsia.encoder.span import LayersDone, LayerSpan
 from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.tokenizing import Tokenizing
@@ -356,7 +356,10 @@ class Encoder:
             replaced = {self._attached[name]: tensor for name, tensor in weights.items()}
             states: Tensor = functional_call(self.model, replaced, (), inputs).last_hidden_state
         else:
-            states = self.model(**inputs).last_hidden_state
+            try:
+                states = self.model(**inputs).last_hidden_state
+            except LayersDone as done:
+                states = done.states
         flat = states.reshape(-1, states.shape[-1])
         return flat.index_select(0, batch.unpad) if padded and isinstance(batch, Batch) else flat
 

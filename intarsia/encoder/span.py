@@ -7,7 +7,7 @@ only the layers below a given layer. `Encoder.forward(above=…)` takes these st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,7 +17,12 @@ from intarsia.encoder.sites import OUTSIDE
 if TYPE_CHECKING:
     from intarsia.encoder.static_shape import StaticBatch
 
-ABOVE_ALL: Final = 1 << 30  # a layer above all layers: the pass skips those that remain
+
+class LayersDone(Exception):
+    """Ends the forward of the model in a compiled pass: all layers are computed, and what stands above is not needed."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.states = states
 
 
 @dataclass

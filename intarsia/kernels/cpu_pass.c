@@ -28,7 +28,9 @@
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint8_t vb __attribute__((vector_size(LANES)));
 #define INLINE static inline __attribute__((always_inline))
+#define EACH_ROW _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) /* unrolled: sums stay in registers */
 
 enum { GELU_EXACT = 1, GELU = 2, RELU = 3, SILU = 4, TANH = 5 };
 enum { OUTPUT, INPUT, NORMALISED }; /* what an adapter reads: of its sub-layer, or the base's norm of their sum */
@@ -124,45 +126,45 @@ INLINE vf activate(vf x, int kind) {
 
 /* Products with weights of the base */
 
-INLINE void panel(const int rows, const float *x, int inputs, const float *w, const float *bias, int activation,
-                  float *y, int64_t ld) {
+INLINE void panel(const int rows, const float *x, int inputs, const float *w, const float *bias, float *y,
+                  int64_t ld) {
     vf low[ROWS], high[ROWS];
-    for (int r = 0; r < rows; r++) low[r] = load(bias), high[r] = load(bias + LANES);
+    EACH_ROW low[r] = load(bias), high[r] = load(bias + LANES);
     for (int k = 0; k < inputs; k++) {
         vf a = load(w + PANEL * k), b = load(w + PANEL * k + LANES);
-        for (int r = 0; r < rows; r++) {
+        EACH_ROW {
             float value = x[(int64_t)r * inputs + k];
             low[r] += value * a, high[r] += value * b;
         }
     }
-    for (int r = 0; r < rows; r++) {
-        store(y + r * ld, activate(low[r], activation));
-        store(y + r * ld + LANES, activate(high[r], activation));
+    EACH_ROW {
+        store(y + r * ld, low[r]), store(y + r * ld + LANES, high[r]);
     }
 }
 
 #if defined(__AVX512VNNI__)
+/* Written out, because GCC moves the sums of the intrinsic through memory. */
+#define DOT(sum, x, w) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w))
 INLINE void panel_int8(const int rows, const uint8_t *x, const float *scale, int inputs, const int8_t *w,
-                       const float *scales, const int32_t *sums, const float *bias, int activation, float *y,
-                       int64_t ld) {
+                       const float *scales, const int32_t *sums, const float *bias, float *y, int64_t ld) {
     __m512i low[ROWS], high[ROWS];
-    for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_si512();
+    EACH_ROW low[r] = high[r] = _mm512_setzero_si512();
     for (int k = 0; k < inputs; k += 4) {
         __m512i a = _mm512_loadu_si512(w + PANEL * k), b = _mm512_loadu_si512(w + PANEL * k + 64);
-        for (int r = 0; r < rows; r++) {
+        EACH_ROW {
             int32_t four;
             memcpy(&four, x + (int64_t)r * inputs + k, 4);
             __m512i value = _mm512_set1_epi32(four);
-            low[r] = _mm512_dpbusd_epi32(low[r], value, a), high[r] = _mm512_dpbusd_epi32(high[r], value, b);
+            DOT(low[r], value, a);
+            DOT(high[r], value, b);
         }
     }
     vi sum_low, sum_high;
     memcpy(&sum_low, sums, 64), memcpy(&sum_high, sums + LANES, 64);
-    for (int r = 0; r < rows; r++) {
+    EACH_ROW {
         vf left = __builtin_convertvector((vi)low[r] - sum_low, vf) * (load(scales) * scale[r]) + load(bias);
         vf right = __builtin_convertvector((vi)high[r] - sum_high, vf) * (load(scales + LANES) * scale[r]);
-        store(y + r * ld, activate(left, activation));
-        store(y + r * ld + LANES, activate(right + load(bias + LANES), activation));
+        store(y + r * ld, left), store(y + r * ld + LANES, right + load(bias + LANES));
     }
 }
 #endif
@@ -187,18 +189,23 @@ static void product(Input x, int tokens, const Linear *of, int activation, float
             float *out = y + from * ld + PANEL * p;
             if (!x.bytes) {
                 const float *w = (const float *)of->weight + (int64_t)PANEL * inputs * p;
-#define FLOATS(N) panel(N, x.states + (int64_t)from * inputs, inputs, w, bias, activation, out, ld)
+#define FLOATS(N) panel(N, x.states + (int64_t)from * inputs, inputs, w, bias, out, ld)
                 EACH_COUNT(FLOATS)
             }
 #if defined(__AVX512VNNI__)
             else {
                 const int8_t *w = (const int8_t *)of->weight + (int64_t)PANEL * inputs * p;
 #define BYTES(N) panel_int8(N, x.bytes + (int64_t)from * inputs, x.scales + from, inputs, w, of->scales + PANEL * p, \
-                            of->sums + PANEL * p, bias, activation, out, ld)
+                            of->sums + PANEL * p, bias, out, ld)
                 EACH_COUNT(BYTES)
             }
 #endif
         }
+        for (int t = 0; activation && t < tokens; t++)
+            for (int half = 0; half < PANEL; half += LANES) {
+                float *at = y + t * ld + PANEL * p + half;
+                store(at, activate(load(at), activation));
+            }
     }
 }
 
@@ -215,8 +222,9 @@ static void quantize(const float *x, int width, uint8_t *bytes, float *scale) {
     float inverse = 127.0f / largest;
     *scale = largest / 127.0f;
     for (int k = 0; k < width; k += LANES) {
-        vi rounded = (vi)(load(x + k) * inverse + (12582912.0f + 128.0f));
-        for (int i = 0; i < LANES; i++) bytes[k + i] = (uint8_t)rounded[i];
+        vi rounded = (vi)(load(x + k) * inverse + (12582912.0f + 128.0f)) & 255;
+        vb all_bytes = __builtin_convertvector(rounded, vb);
+        memcpy(bytes + k, &all_bytes, LANES);
     }
 }
 
@@ -323,19 +331,20 @@ static float *reserve(size_t floats) {
 INLINE void scores_of(const int rows, const float *q, int64_t ld, const float *keys, int depth, int padded, float *out) {
     for (int j = 0; j < padded; j += PANEL) {
         vf low[4], high[4];
-        for (int r = 0; r < rows; r++) low[r] = high[r] = all(0.0f);
+        EACH_ROW low[r] = high[r] = all(0.0f);
         for (int c = 0; c < depth; c++) {
             vf a = load(keys + (int64_t)c * padded + j), b = load(keys + (int64_t)c * padded + j + LANES);
-            for (int r = 0; r < rows; r++) low[r] += q[r * ld + c] * a, high[r] += q[r * ld + c] * b;
+            EACH_ROW low[r] += q[r * ld + c] * a, high[r] += q[r * ld + c] * b;
         }
-        for (int r = 0; r < rows; r++) store(out + r * padded + j, low[r]), store(out + r * padded + j + LANES, high[r]);
+        EACH_ROW store(out + r * padded + j, low[r]), store(out + r * padded + j + LANES, high[r]);
     }
 }
 
 static float softmax(float *row, int length, int padded, float scale, const float *bias) {
     vf most = all(-3.0e38f), total = all(0.0f);
     float values[LANES], largest = -3.0e38f;
-    for (int j = 0; j < length; j++) row[j] = row[j] * scale + (bias ? bias[j] : 0.0f);
+    if (bias) for (int j = 0; j < length; j++) row[j] = row[j] * scale + bias[j];
+    else for (int j = 0; j < padded; j += LANES) store(row + j, load(row + j) * scale);
     for (int j = length; j < padded; j++) row[j] = -3.0e38f;
     for (int j = 0; j < padded; j += LANES) most = select_(load(row + j) > most, load(row + j), most);
     store(values, most);
@@ -350,12 +359,12 @@ INLINE void mix(const int rows, const float *weights, int padded, const float *v
                 const float *factors, float *out, int64_t ld_out) {
     for (int c = 0; c < depth; c += LANES) {
         vf sums[4];
-        for (int r = 0; r < rows; r++) sums[r] = all(0.0f);
+        EACH_ROW sums[r] = all(0.0f);
         for (int j = 0; j < length; j++) {
             vf value = load(v + j * ld + c);
-            for (int r = 0; r < rows; r++) sums[r] += weights[r * padded + j] * value;
+            EACH_ROW sums[r] += weights[r * padded + j] * value;
         }
-        for (int r = 0; r < rows; r++) store(out + r * ld_out + c, sums[r] * factors[r]);
+        EACH_ROW store(out + r * ld_out + c, sums[r] * factors[r]);
     }
 }
 
