@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,14 +53,21 @@ class _Site(Structure):
     )  # fmt: skip
 
 
+class _Change(Structure):
+    _fields_ = (
+        ("a", c_void_p), ("b", c_void_p), ("bias", c_void_p), ("stride", c_int64),
+        ("rank", c_int32), ("scale", c_float),
+    )  # fmt: skip
+
+
 class _Owner(Structure):
     _fields_ = (("first", c_int32), ("last", c_int32), ("group", c_int32), ("slot", c_int32))
 
 
 class _Pass(Structure):
     _fields_ = (
-        ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("owners", POINTER(_Owner)),
-        ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
+        ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("changes", POINTER(_Change)),
+        ("owners", POINTER(_Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
         ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
         ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
@@ -88,7 +95,7 @@ class CompiledLayers:
         self._layers = (_Layer * self.shape.layers)(*[self._layer(modules, layer) for layer in range(shape.layers)])
         self._inner = self._layers[0].up.outputs
         self._work = torch.empty(0, dtype=torch.uint8)
-        self._tables: dict[tuple[Any, ...], Any] = {}  # structures of a table of slots
+        self._tables: dict[tuple[Any, ...], _Table] = {}
 
     @classmethod
     def of(cls, model: Any, modules: Modules, shape: Shape, *, int8: bool = False) -> CompiledLayers | None:
@@ -107,14 +114,13 @@ class CompiledLayers:
         out = states.detach().clone(memory_format=torch.contiguous_format)
         offsets = (c_int32 * len(batch.offsets))(*batch.offsets)
         owners = _owners(current.groups, batch.offsets)
-        per_group = self.shape.layers * len(BEHIND)
-        sites = (_Site * (per_group * max(1, len(current.groups))))()
-        for number, group in enumerate(current.groups):
-            size = per_group * ctypes.sizeof(_Site)
-            ctypes.memmove(ctypes.byref(sites, number * size), self._sites(group), size)
+        tables = [self._table(group) for group in current.groups]
+        sites = _joined(_Site, [table.sites for table in tables])
+        changes = _joined(_Change, [table.changes for table in tables])
         relative = None if self._relative is None else self._relative(batch.longest, current)
         given = _Pass(
-            layers=self._layers, sites=sites, owners=owners, offsets=offsets,
+            layers=self._layers, sites=sites, owners=owners,
+            changes=changes if any(table.has_changes for table in tables) else None, offsets=offsets,
             relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
             layer_count=self.shape.layers, first=span.now,
             last=self.shape.layers if span.end is None else span.end,
@@ -132,17 +138,14 @@ class CompiledLayers:
             raise MemoryError("there is no memory for the states of a pass")
         return out
 
-    def _sites(self, group: Group) -> Any:
-        """Return the addresses of a group's tensors, for each layer and sub-layer."""
+    def _table(self, group: Group) -> _Table:
+        """Return the addresses of a group's tensors."""
         key = (group.method, next(iter(group.tensors.values())).data_ptr() if group.tensors else 0)
-        found = self._tables.get(key)
-        if found is None:
+        if key not in self._tables:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
-            found = self._tables[key] = (_Site * (self.shape.layers * len(BEHIND)))()
-            for (name, layer), site in _described(group.method, self.shape).items():
-                found[layer * len(BEHIND) + BEHIND.index(name)] = _site(group.tensors, name, layer, site)
-        return found
+            self._tables[key] = _Table.of(group, self.shape)
+        return self._tables[key]
 
     def _layer(self, modules: Modules, layer: int) -> _Layer:
         def linear(*sites: str) -> _Linear:
@@ -191,22 +194,63 @@ def _fits(model: Any, modules: Modules, shape: Shape) -> bool:
     return True
 
 
-def _described(method: Any, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
-    known: Mapping[tuple[str, int], CompiledSite] | None = method.compiled(shape)
-    assert known is not None, "only methods that can be compiled are in compiled passes"
-    return known
+class _Table(NamedTuple):
+    """The addresses of the tensors of one table of slots."""
+
+    sites: Any  # [layer, sub-layer]
+    changes: Any  # [layer, linear]
+    has_changes: bool
+
+    @classmethod
+    def of(cls, group: Group, shape: Shape) -> _Table:
+        known = group.method.compiled(shape)
+        assert known is not None, "only methods that can be compiled are in compiled passes"
+        sites = (_Site * (shape.layers * len(BEHIND)))()
+        changes = (_Change * (shape.layers * len(LINEAR_SITES)))()
+        for (name, layer), site in known.items():
+            if name in BEHIND:
+                sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(group.tensors, f"{layer}.{name}", site)
+            else:
+                place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)
+                changes[place] = _change(group.tensors, f"{layer}.{name}", site)
+        return cls(sites, changes, any(name not in BEHIND for name, _ in known))
 
 
-def _site(tensors: Mapping[str, Tensor], name: str, layer: int, site: CompiledSite) -> _Site:
-    prefix, found = f"{layer}.{name}", _Site()
+def _joined(kind: Any, parts: Sequence[Any]) -> Any:
+    """Return arrays of structures as one array."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = (kind * sum(map(len, parts)))()
+    for number, part in enumerate(parts):
+        size = ctypes.sizeof(part)
+        ctypes.memmove(ctypes.byref(whole, number * size), part, size)
+    return whole
+
+
+def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Site:
+    found = _Site()
     if site.adapter:
-        at = {part: tensors[f"{prefix}.output.{part}"] for part in ("down.weight", "down.bias", "up.weight", "up.bias")}
-        found.down, found.down_bias, found.up, found.up_bias = (tensor.data_ptr() for tensor in at.values())
-        found.size, found.stride = at["down.weight"].shape[1], at["down.weight"].stride(0)
+        names = [f"{name}.output.{part}" for part in ("down.weight", "down.bias", "up.weight", "up.bias")]
+        found.down, found.down_bias, found.up, found.up_bias = (tensors[n].data_ptr() for n in names)
+        found.size, found.stride = tensors[names[0]].shape[1], tensors[names[0]].stride(0)
         found.activation, found.reads = _ACTIVATIONS[site.activation], _READS[site.reads]
-    if site.norm:
-        gain, bias = tensors[f"{prefix}.norm.weight"], tensors[f"{prefix}.norm.bias"]
-        found.gain, found.bias, found.stride = gain.data_ptr(), bias.data_ptr(), gain.stride(0)
+    if site.norm != "base":
+        bias = tensors[f"{name}.norm.bias"]
+        found.bias, found.stride = bias.data_ptr(), bias.stride(0)
+    if site.norm == "own":
+        found.gain = tensors[f"{name}.norm.weight"].data_ptr()
+    return found
+
+
+def _change(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Change:
+    found = _Change()
+    if site.difference is not None:
+        a, b = tensors[f"{name}.a.weight"], tensors[f"{name}.b.weight"]
+        found.a, found.b, found.rank, found.stride = a.data_ptr(), b.data_ptr(), a.shape[1], a.stride(0)
+        found.scale = site.difference
+    if site.bias:
+        bias = tensors[f"{name}.bias"]
+        found.bias, found.stride = bias.data_ptr(), bias.stride(0)
     return found
 
 

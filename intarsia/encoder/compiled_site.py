@@ -1,4 +1,4 @@
-"""What a method does behind a sub-layer, for passes whose layers are one compiled function."""
+"""What a method does in a layer, for passes whose layers are one compiled function."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class CompiledSite:
-    """An adapter at the output of a sub-layer, its tensors named as in `Bottleneck`, and a LayerNorm behind it."""
+    """What a method does behind a sub-layer ("attention", "ffn"), or to the output of a linear layer (by its site).
 
+    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA` and `BitFit` give them.
+    """
+
+    # Behind a sub-layer.
     adapter: bool = False
     activation: str = "linear"  # of the adapter
     reads: Literal["output", "input", "normalised"] = "output"  # of the sub-layer, or the base's LayerNorm of their sum
-    norm: bool = False  # the method has a LayerNorm of its own; otherwise the base's acts
+    norm: Literal["base", "own", "own bias"] = "base"  # the LayerNorm behind the adapter
+    # To the output of a linear layer.
+    difference: float | None = None  # the scale of a difference of low rank; None: there is none
+    bias: bool = False  # the method has a bias of its own

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LayersDone(Exception):
-    """Ends the forward of the model in a compiled pass: all layers are computed, and what stands above is not needed."""
+    """Ends the forward of the model in a compiled pass: all layers are done, and nothing reads what stands above."""
 
     def __init__(self, states: Tensor) -> None:
         self.states = states

@@ -54,11 +54,20 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
     int32_t size, activation, reads;
 } Site;
 
+typedef struct { /* what a method does to the output of a linear layer; the tensors of slot 0 */
+    const float *a, *b;  /* a difference of low rank; NULL: none */
+    const float *bias;   /* in the place of the base's; NULL: the base's */
+    int64_t stride;
+    int32_t rank;
+    float scale;         /* of the difference */
+} Change;
+
 typedef struct { int32_t first, last, group, slot; } Owner; /* of tokens; group -1: the plain base */
 
 typedef struct {
     const Layer *layers;
     const Site *sites;         /* [group, layer, 2] */
+    const Change *changes;     /* [group, layer, 6]: query, key, value, dense, up, down; NULL: none in this pass */
     const Owner *owners;       /* they cover all tokens, in order */
     const int32_t *offsets;    /* [segments + 1] */
     const float *relative;     /* [heads, distances] a bias of the scores by key - query; NULL: none */
@@ -262,9 +271,10 @@ INLINE vf part(const float *p, int count) { /* fewer than LANES numbers */
     return load(values);
 }
 
-/* y [tokens, outputs] = activation(x W' + b), or y + x W' + b if `add`; W [outputs, inputs]. */
+/* y [tokens, outputs] = activation(x W' + b), or y + scale * (x W' + b) if `scale` is not 0; W [outputs, inputs]. The
+ * rows of y are `ld` apart. */
 static void slot_product(const float *x, int tokens, int inputs, const float *w, const float *b, int outputs,
-                         int activation, int add, float *y) {
+                         int activation, float scale, float *y, int64_t ld) {
     int rest = inputs % LANES, even = inputs - rest;
     for (int i = 0; i < tokens; i += 4)
         for (int j = 0; j < outputs; j += 4) {
@@ -286,13 +296,14 @@ static void slot_product(const float *x, int tokens, int inputs, const float *w,
                 for (int n = 0; n < 16; n++) sums[n] += left[n / 4] * right[n % 4];
             }
             float bias[4] = {0}, out[LANES];
-            for (int n = 0; n < 4 && j + n < outputs; n++) bias[n] = b[j + n];
+            for (int n = 0; b && n < 4 && j + n < outputs; n++) bias[n] = b[j + n];
             vf biases = {bias[0], bias[1], bias[2], bias[3], bias[0], bias[1], bias[2], bias[3],
                          bias[0], bias[1], bias[2], bias[3], bias[0], bias[1], bias[2], bias[3]};
             store(out, activate(sums_of(sums) + biases, activation));
             for (int m = 0; m < 4 && i + m < tokens; m++) {
-                float *to = y + (int64_t)(i + m) * outputs + j;
-                for (int n = 0; n < 4 && j + n < outputs; n++) to[n] = add ? to[n] + out[4 * m + n] : out[4 * m + n];
+                float *to = y + (i + m) * ld + j;
+                for (int n = 0; n < 4 && j + n < outputs; n++)
+                    to[n] = scale != 0.0f ? to[n] + scale * out[4 * m + n] : out[4 * m + n];
             }
         }
 }
@@ -458,7 +469,8 @@ static int behind(Run *run, int layer, int which, int first, int last) {
         const Site *site = owner.group < 0 ? 0 : pass->sites + ((int64_t)owner.group * pass->layer_count + layer) * 2 + which;
         const float *gain = pass->layers[layer].gain[which], *bias = pass->layers[layer].bias[which];
         int64_t at = site ? site->stride * owner.slot : 0;
-        if (site && site->gain) gain = site->gain + at, bias = site->bias + at;
+        if (site && site->gain) gain = site->gain + at;
+        if (site && site->bias) bias = site->bias + at;
         if (site && site->down) {
             float *hidden = reserve((size_t)CHUNK * (site->size + width)), *sums = hidden + (size_t)CHUNK * site->size;
             if (!hidden) return -1;
@@ -471,14 +483,44 @@ static int behind(Run *run, int layer, int which, int first, int last) {
                                       pass->layers[layer].gain[which], pass->layers[layer].bias[which], pass->eps,
                                       sums + (int64_t)n * width);
                 if (site->reads == NORMALISED) read = sums;
-                slot_product(read, count, width, site->down + at, site->down_bias + at, site->size, site->activation, 0, hidden);
-                slot_product(hidden, count, site->size, site->up + at, site->up_bias + at, width, 0, 1, sub);
+                slot_product(read, count, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden, site->size);
+                slot_product(hidden, count, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, sub, width);
             }
         }
         for (int t = from; t < to; t++) {
             float *x = pass->states + (int64_t)t * width;
             add_and_normalise(run->sub + (int64_t)t * width, x, width, gain, bias, pass->eps, x);
         }
+    }
+    return 0;
+}
+
+/* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
+ * `last`; x and y begin with the token `start`. */
+static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
+                  int start, int first, int last) {
+    const Pass *pass = run->pass;
+    int inputs = of->inputs;
+    int64_t ld = of->outputs;
+    for (int o = 0; o < pass->owner_count; o++) {
+        Owner owner = pass->owners[o];
+        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
+        if (from >= to || owner.group < 0) continue;
+        const Change *of_group = pass->changes + ((int64_t)owner.group * pass->layer_count + layer) * 6 + which;
+        int64_t at = of_group->stride * owner.slot;
+        if (of_group->a) {
+            float *low = reserve((size_t)CHUNK * of_group->rank);
+            if (!low) return -1;
+            for (int t = from; t < to; t += CHUNK) {
+                int count = to - t < CHUNK ? to - t : CHUNK;
+                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, of_group->a + at, 0, of_group->rank, 0, 0.0f, low, of_group->rank);
+                slot_product(low, count, of_group->rank, of_group->b + at, 0, outputs, 0, of_group->scale, y + (t - start) * ld + column, ld);
+            }
+        }
+        if (of_group->bias)
+            for (int t = from; t < to; t++)
+                for (int k = 0; k < outputs; k++)
+                    y[(t - start) * ld + column + k] += of_group->bias[at + k] - of->bias[column + k];
     }
     return 0;
 }
@@ -494,8 +536,13 @@ static void run_part(Run *run, int thread) {
     int mine = start + (int64_t)tokens * rank / team, after = start + (int64_t)tokens * (rank + 1) / team;
     for (int l = pass->first; l < pass->last; l++) {
         const Layer *layer = pass->layers + l;
-        team_product(run, rank, slot, x, tokens, &layer->qkv, 0, run->qkv + (int64_t)start * 3 * width);
+        float *qkv = run->qkv + (int64_t)start * 3 * width;
+        team_product(run, rank, slot, x, tokens, &layer->qkv, 0, qkv);
         wait_for(&run->barrier, team);
+        if (pass->changes) {
+            for (int n = 0; n < 3; n++) failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, mine, after);
+            wait_for(&run->barrier, team);
+        }
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
             int segment = from + item / pass->heads, first = pass->offsets[segment];
             failed |= attend(pass, run->qkv, first, pass->offsets[segment + 1] - first, item % pass->heads, run->mixed);
@@ -503,14 +550,28 @@ static void run_part(Run *run, int thread) {
         wait_for(&run->barrier, team);
         team_product(run, rank, slot, mixed, tokens, &layer->dense, 0, sub);
         wait_for(&run->barrier, team);
+        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, mine, after);
         failed |= behind(run, l, 0, mine, after);
         wait_for(&run->barrier, team);
         for (int first = 0; first < tokens; first += CHUNK) {
             int count = tokens - first < CHUNK ? tokens - first : CHUNK;
-            team_product(run, rank, slot, x + (int64_t)first * width, count, &layer->up, pass->activation, inner);
+            int begin = start + first, from = begin + count * rank / team, to = begin + count * (rank + 1) / team;
+            const float *rows = x + (int64_t)first * width;
+            float *out = sub + (int64_t)first * width;
+            team_product(run, rank, slot, rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
             wait_for(&run->barrier, team);
-            team_product(run, rank, slot, inner, count, &layer->down, 0, sub + (int64_t)first * width);
+            if (pass->changes) {
+                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, from, to);
+                for (float *at = inner + (int64_t)(from - begin) * pass->inner, *end = inner + (int64_t)(to - begin) * pass->inner; at < end; at += LANES)
+                    store(at, activate(load(at), pass->activation));
+                wait_for(&run->barrier, team);
+            }
+            team_product(run, rank, slot, inner, count, &layer->down, 0, out);
             wait_for(&run->barrier, team);
+            if (pass->changes) {
+                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, from, to);
+                wait_for(&run->barrier, team);
+            }
         }
         failed |= behind(run, l, 1, mine, after);
         wait_for(&run->barrier, team);

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import LINEAR_SITES, NORM_SITES, OUTSIDE
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
@@ -50,6 +51,15 @@ class BitFit(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return not self.pooler  # recorded heads use the base's pooler or their own
+
+    def compiled(self, shape: Shape) -> dict[tuple[str, int], CompiledSite]:
+        found = {}
+        for site, layer, _ in self._biases(shape):
+            if site in LINEAR_SITES:
+                found[site, layer] = CompiledSite(bias=True)
+            elif layer != OUTSIDE:
+                found[site.removesuffix(".norm"), layer] = CompiledSite(norm="own bias")
+        return found
 
     def check(self, shape: Shape) -> None:
         if not self.count(shape):

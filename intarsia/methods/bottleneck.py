@@ -178,7 +178,8 @@ class Bottleneck(Method):
         reads: Literal["output", "input", "normalised"]
         reads = "input" if self.parallel else "normalised" if self.base_norm_before else "output"
         return {
-            place: CompiledSite(place in adapters, self.activation, reads, place in norms) for place in adapters | norms
+            place: CompiledSite(place in adapters, self.activation, reads, "own" if place in norms else "base")
+            for place in adapters | norms
         }
 
     def in_slots_of(self) -> Method:

@@ -31,6 +31,9 @@ class DoRA(LoRA):
     trains: ClassVar[str] = "low-rank directions and magnitudes of query and value"
     presets: ClassVar[Mapping[str, Preset]] = {"dora": Preset("rank")}
 
+    def compiled(self, shape: Shape) -> None:
+        return None  # its outputs are scaled too
+
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         magnitudes = {f"{n.layer}.{n.site}.magnitude": Spec((n.outputs,), "zeros") for n in self._linears(shape)}
         return super().tensors(shape) | magnitudes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.shape import LinearShape
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
@@ -68,6 +69,12 @@ class LoRA(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return True
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
+        biases = self._biases.compiled(shape) if self._biases else {}
+        scale, none = self.alpha / self.rank, CompiledSite()
+        differences = {(n.site, n.layer) for n in self._linears(shape)}
+        return biases | {place: replace(biases.get(place, none), difference=scale) for place in differences}
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         differences = frozenset((n.site, n.layer) for n in self._linears(shape))

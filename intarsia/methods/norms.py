@@ -40,7 +40,7 @@ class LayerNorms(Method):
         return True
 
     def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
-        return {(sub_layer, layer): CompiledSite(norm=True) for sub_layer, layer in norms_behind(self._norms(shape))}
+        return {(sub_layer, layer): CompiledSite(norm="own") for sub_layer, layer in norms_behind(self._norms(shape))}
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((n.site, n.layer) for n in self._norms(shape))

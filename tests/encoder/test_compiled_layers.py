@@ -16,10 +16,12 @@ from intarsia.encoder.compiled import can_compile
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment, pack
 from intarsia.encoder.routed import Group
+from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
-from intarsia.methods import Bottleneck, LayerNorms, LoRA, Method, Pfeiffer
+from intarsia.methods import BitFit, Bottleneck, DoRA, LayerNorms, LoRA, Method, Pfeiffer
 from tests.support.families import COMPILED, tiny, tiny_compiled
+from tests.support.small_methods import FORMS, SMALL
 
 LENGTHS = (7, 1, 40, 33, 2, 16, 25, 12)
 METHODS: tuple[Method, ...] = (
@@ -32,6 +34,9 @@ METHODS: tuple[Method, ...] = (
     Bottleneck(2, sizes=(2, 33, 7)),
     Pfeiffer(6),
     LayerNorms(),
+    LoRA(3, alpha=4.0),
+    LoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
+    BitFit(),
 )
 
 
@@ -72,23 +77,40 @@ def both(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> tuple[Te
     return encoder.forward(batch, groups), encoder.forward(batch, groups, compiled=True)
 
 
+def error(expected: Tensor, got: Tensor) -> float:
+    return float((expected - got).norm() / expected.norm())
+
+
 @pytest.mark.parametrize("family", COMPILED)
 def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
     encoder = tiny_compiled(family)
     assert encoder.compiled is not None
     rows = segments(encoder)
     expected, got = both(encoder, rows, [])
-    assert torch.allclose(expected, got, atol=2e-5, rtol=1e-5)
+    assert error(expected, got) < 1e-5
     for method in METHODS:
         assert can_compile(encoder.shape, method)
         expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
-        assert torch.allclose(expected, got, atol=5e-5, rtol=1e-4), method
+        assert error(expected, got) < 1e-5, method
+
+
+def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
+    encoder = tiny_compiled()
+    rows, compiled = segments(encoder), set()
+    for name, method in (SMALL | FORMS).items():
+        if can_compile(encoder.shape, method := method.sized(encoder.shape)):
+            compiled.add(name)
+            expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
+            assert error(expected, got) < 1e-5, name
+    assert {"houlsby", "single", "parallel", "pfeiffer", "layernorm", "lora", "bitfit", "lora-all-biases"} <= compiled
+    assert not {"dora", "ia3", "prefix", "pal", "full"} & compiled
 
 
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     encoder = tiny_compiled("mpnet")
     rows = segments(encoder, LENGTHS * 3)
     groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
+    groups += [group(encoder, LoRA(3, targets=LINEAR_SITES, biases="targets"), 18, (2, 1))]
     with torch.no_grad():
         mixed = encoder.forward(pack(rows), groups, compiled=True)
         batch = pack(rows)
@@ -206,7 +228,7 @@ def test_other_bases_run_in_pytorch(family: str) -> None:
 
 def test_methods_that_do_more_run_in_pytorch() -> None:
     shape = tiny_compiled().shape
-    for method in (LoRA(2), Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
+    for method in (DoRA(2), Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
         assert not can_compile(shape, method)
 
 
