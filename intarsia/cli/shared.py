@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -282,6 +283,7 @@ def quick_start(bank: Bank, encoder: str | None, device: str) -> None:
     from intarsia.encoder.quick_import import quick_imports
 
     if device == "cpu":
+        os.environ.setdefault("INTARSIA_COMPILE", "built")  # a compiler takes longer than the answer
         # The bank loads a base that fails here again, and explains what is wrong with it.
         with suppress(Exception), quick_imports(encoder or (bank.store.encoder or {}).get("name")):
             bank.encoder  # noqa: B018

@@ -67,8 +67,8 @@ class _Owner(Structure):
 class _Pass(Structure):
     _fields_ = (
         ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("changes", POINTER(_Change)),
-        ("owners", POINTER(_Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
-        ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
+        ("owners", POINTER(_Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p),
+        ("work", c_void_p), ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
         ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
         ("scale", c_float), ("eps", c_float),
@@ -122,7 +122,7 @@ class CompiledLayers:
             layers=self._layers, sites=sites, owners=owners,
             changes=changes if any(table.has_changes for table in tables) else None, offsets=offsets,
             relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
-            layer_count=self.shape.layers, first=span.now,
+            layer_count=self.shape.layers, first=max(span.first, 0),
             last=self.shape.layers if span.end is None else span.end,
             width=self.shape.width, inner=self._inner, heads=self.shape.heads, owner_count=len(owners),
             segments=batch.rows, middle=0 if relative is None else relative.shape[1] // 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from intarsia.encoder.routed import Group, Pass
 from intarsia.encoder.shape import Shape, first_position
 from intarsia.encoder.sites import family_of, places
 from intarsia.encoder.sources import EMBEDDED, embedded_folder, folder_of, read_model, read_tokenizer
-from intarsia.encoder.span import LayersDone, LayerSpan
+from intarsia.encoder.span import LayerSpan
 from intarsia.encoder.spec import BaseTensor
 from intarsia.encoder.static_shape import StaticBatch
 from intarsia.encoder.tokenizing import Tokenizing
@@ -352,16 +352,30 @@ class Encoder:
             inputs = {k: v[None] for k, v in inputs.items()}
         if self.family.attention_mask:
             inputs["attention_mask"] = mask if padded else torch.ones_like(batch.ids)[None]
-        if weights:
+        if current.compiled is not None:
+            states = self._with_compiled(current, current.compiled, inputs)
+        elif weights:
             replaced = {self._attached[name]: tensor for name, tensor in weights.items()}
-            states: Tensor = functional_call(self.model, replaced, (), inputs).last_hidden_state
+            states = functional_call(self.model, replaced, (), inputs).last_hidden_state
         else:
-            try:
-                states = self.model(**inputs).last_hidden_state
-            except LayersDone as done:
-                states = done.states
+            states = self.model(**inputs).last_hidden_state
         flat = states.reshape(-1, states.shape[-1])
         return flat.index_select(0, batch.unpad) if padded and isinstance(batch, Batch) else flat
+
+    def _with_compiled(
+        self, current: Pass, layers: Callable[[Pass, Tensor], Tensor], inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the states [1, N, d] after the layers of the pass, whose embeddings run in PyTorch."""
+        span = current.span
+        states = span.given
+        if states is None:
+            states = self.model.embeddings(**inputs)
+            if (project := getattr(self.model, "embeddings_project", None)) is not None:  # ELECTRA, where widths differ
+                states = project(states)
+        states = layers(current, states)
+        if span.end is not None:
+            span.entered = states
+        return states
 
     def check_untouched(self) -> None:
         """Raise if PyTorch wrote to or replaced a weight of the base. Fast; does not see writes that bypass PyTorch."""

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from intarsia.encoder.static_shape import StaticBatch
 
 
-class LayersDone(Exception):
-    """Ends the forward of the model in a compiled pass: all layers are done, and nothing reads what stands above."""
-
-    def __init__(self, states: Tensor) -> None:
-        self.states = states
-
-
 @dataclass
 class LayerSpan:
     """The layers that a pass computes, and the layer that is running."""

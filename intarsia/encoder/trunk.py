@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from intarsia.encoder.routed import Switchboard
-from intarsia.encoder.span import LayersDone
 
 
 class SpannedLayer:
@@ -30,11 +29,6 @@ class SpannedLayer:
             span.entered = hidden_states
         if span.left_out:
             return hidden_states if self.extras is None else (hidden_states, *[None] * self.extras)
-        if current.compiled is not None:  # the first layer that the pass computes stands for all of them
-            out = current.compiled(current, hidden_states)
-            if span.end is not None:
-                span.entered = out
-            raise LayersDone(out)
         out = self.plain(hidden_states, *args, **kwargs)
         self.extras = len(out) - 1 if isinstance(out, tuple) else None  # the self-check in `Encoder` sets it first
         return out

@@ -40,9 +40,17 @@ def library() -> ctypes.CDLL | None:
         return None
     path = _path()
     with suppress(OSError, IntarsiaError):
-        if path.exists() or (setting != "built" and _build(path)):
+        if _is_own(path) or (setting != "built" and _build(path) and _is_own(path)):
             return _loaded(path)
     return None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether the file is there, and nobody but this user could have put it there."""
+    if not path.exists() or not hasattr(os, "getuid"):
+        return path.exists()
+    found = (path.stat(), path.parent.stat())
+    return all(status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022 for status in found)
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
@@ -71,6 +79,7 @@ def _build(path: Path) -> bool:
             logger.info("%s failed: %s. Passes run in PyTorch, which takes longer.", compiler, done.stderr[-500:])
             return False
         files.replace(path, [made.read_bytes()])
+        path.chmod(0o600)  # see `_is_own`, whatever the user's umask is
     return True
 
 

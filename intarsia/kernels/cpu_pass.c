@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #if defined(__AVX512VNNI__)
 #include <immintrin.h>
 #endif
@@ -405,41 +406,59 @@ static int attend(const Pass *pass, const float *qkv, int start, int length, int
     return 0;
 }
 
-/* Threads. A pass is cut into parts of whole segments, one for each thread; or its threads share every step. */
-
-typedef struct { atomic_int arrived, turn; } Barrier;
-
-static void wait_for(Barrier *barrier, int team) {
-    if (team == 1) return;
-    int turn = atomic_load(&barrier->turn);
-    if (atomic_fetch_add(&barrier->arrived, 1) == team - 1) {
-        atomic_store(&barrier->arrived, 0);
-        atomic_fetch_add(&barrier->turn, 1);
-        return;
-    }
-    for (int i = 0; atomic_load_explicit(&barrier->turn, memory_order_acquire) == turn; i++) {
-        if (i > 2000) sched_yield(); /* the other threads may need this core */
-#if defined(__x86_64__)
-        else __builtin_ia32_pause();
-#endif
-    }
-}
+/* Threads. Either they take parts of whole segments, and wait for nobody; or a team shares every step of a pass with too
+ * few segments, and its members meet after each. If other programs need the cores, meetings take long: then the first
+ * member goes on alone. */
 
 typedef struct {
     const Pass *pass;
-    float *qkv, *mixed, *sub, *inner; /* of all tokens of the pass, but `inner`: of CHUNK tokens, for each team */
-    uint8_t *bytes;                   /* int8: CHUNK tokens of the widest input, for each team */
+    float *qkv, *mixed, *sub, *inner; /* of all tokens of the pass, but `inner`: of CHUNK tokens, for each thread */
+    uint8_t *bytes;                   /* int8: CHUNK tokens of the widest input, for each thread */
     float *scales;
-    Barrier barrier;
-    atomic_int failed;
-    int team;                         /* threads that share each step; 1: each thread has segments of its own */
-    int bounds[THREADS + 1];          /* team 1: the first segment of each thread */
+    atomic_int failed, next_part, joined, start; /* start: 1 the team begins, 2 it does not */
+    atomic_int arrived, meeting, last_meeting;   /* last_meeting: after it the first member is alone */
+    int64_t waited;                              /* nanoseconds, by the first member */
+    int team, parts, bounds[2 * THREADS + 1];    /* team 1: the first segment of each part */
 } Run;
 
-/* The product of the tokens from `first`, in chunks, by a team. */
-static void team_product(Run *run, int rank, int slot, const float *x, int tokens, const Linear *of, int activation, float *y) {
-    int panels = of->outputs / PANEL, team = run->team;
-    int from = panels * rank / team, to = panels * (rank + 1) / team;
+#define MOST_WAITED 400000 /* nanoseconds in the meetings of a pass */
+#define JOIN_TIME 200000   /* nanoseconds until a team is complete */
+
+static int64_t now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return 1000000000LL * at.tv_sec + at.tv_nsec;
+}
+
+INLINE void pause_(int times) {
+    if (times > 2000) sched_yield(); /* another thread may need this core */
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+}
+
+/* Wait for the team; returns 1 if this member leaves. `team` becomes 1 when the first member goes on alone. */
+static int meet(Run *run, int rank, int *team) {
+    if (*team == 1) return 0;
+    int meeting = atomic_load(&run->meeting);
+    if (!rank && run->waited > MOST_WAITED) atomic_store(&run->last_meeting, meeting + 1);
+    if (atomic_fetch_add(&run->arrived, 1) == *team - 1) {
+        atomic_store(&run->arrived, 0);
+        atomic_store(&run->meeting, meeting + 1);
+    } else {
+        int64_t began = rank ? 0 : now();
+        for (int i = 0; atomic_load_explicit(&run->meeting, memory_order_acquire) == meeting; i++) pause_(i);
+        if (!rank) run->waited += now() - began;
+    }
+    if (atomic_load(&run->last_meeting) != meeting + 1) return 0;
+    *team = 1;
+    return rank != 0;
+}
+
+/* A product in chunks of tokens, by a team; returns 1 if this member leaves. */
+static int team_product(Run *run, int rank, int *team, int slot, const float *x, int tokens, const Linear *of,
+                        int activation, float *y) {
+    int panels = of->outputs / PANEL;
     for (int first = 0; first < tokens; first += CHUNK) {
         int count = tokens - first < CHUNK ? tokens - first : CHUNK;
         const float *chunk = x + (int64_t)first * of->inputs;
@@ -448,14 +467,16 @@ static void team_product(Run *run, int rank, int slot, const float *x, int token
             int widest = run->pass->inner > run->pass->width ? run->pass->inner : run->pass->width;
             uint8_t *bytes = run->bytes + (int64_t)slot * CHUNK * widest;
             float *scales = run->scales + slot * CHUNK;
-            wait_for(&run->barrier, team); /* the last chunk's bytes are read */
-            for (int i = count * rank / team; i < count * (rank + 1) / team; i++)
+            if (meet(run, rank, team)) return 1; /* the last chunk's bytes are read */
+            for (int i = count * rank / *team; i < count * (rank + 1) / *team; i++)
                 quantize(chunk + (int64_t)i * of->inputs, of->inputs, bytes + (int64_t)i * of->inputs, scales + i);
-            wait_for(&run->barrier, team);
+            if (meet(run, rank, team)) return 1;
             input.bytes = bytes, input.scales = scales;
         }
+        int from = panels * rank / *team, to = panels * (rank + 1) / *team;
         product(input, count, of, activation, y + (int64_t)first * of->outputs, from, to);
     }
+    return 0;
 }
 
 /* Adapters and norm behind a sub-layer, for the tokens from `first` to `last`. */
@@ -525,135 +546,165 @@ static int change(Run *run, int layer, int which, const Linear *of, int column, 
     return 0;
 }
 
-static void run_part(Run *run, int thread) {
+/* The layers for the segments from `from` to `to`, as a member of a team; `slot`: of the buffers of a thread. */
+static void run_layers(Run *run, int rank, int team, int slot, int from, int to) {
     const Pass *pass = run->pass;
-    int team = run->team, rank = team == 1 ? 0 : thread, slot = team == 1 ? thread : 0, failed = 0;
-    int from = team == 1 ? run->bounds[thread] : 0, to = team == 1 ? run->bounds[thread + 1] : pass->segments;
-    int start = pass->offsets[from], tokens = pass->offsets[to] - start, width = pass->width;
+    int start = pass->offsets[from], tokens = pass->offsets[to] - start, width = pass->width, failed = 0;
     if (!tokens) return;
     float *x = pass->states + (int64_t)start * width, *mixed = run->mixed + (int64_t)start * width;
     float *sub = run->sub + (int64_t)start * width, *inner = run->inner + (int64_t)slot * CHUNK * pass->inner;
-    int mine = start + (int64_t)tokens * rank / team, after = start + (int64_t)tokens * (rank + 1) / team;
+    float *qkv = run->qkv + (int64_t)start * 3 * width;
+#define MEET \
+    if (failed) atomic_store(&run->failed, 1); \
+    if (meet(run, rank, &team)) return
+#define PRODUCT(x, tokens, of, activation, y) \
+    if (team_product(run, rank, &team, slot, x, tokens, of, activation, y)) return
+#define MINE (start + (int64_t)tokens * rank / team)
+#define AFTER (start + (int64_t)tokens * (rank + 1) / team)
     for (int l = pass->first; l < pass->last; l++) {
         const Layer *layer = pass->layers + l;
-        float *qkv = run->qkv + (int64_t)start * 3 * width;
-        team_product(run, rank, slot, x, tokens, &layer->qkv, 0, qkv);
-        wait_for(&run->barrier, team);
+        PRODUCT(x, tokens, &layer->qkv, 0, qkv);
+        MEET;
         if (pass->changes) {
-            for (int n = 0; n < 3; n++) failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, mine, after);
-            wait_for(&run->barrier, team);
+            for (int n = 0; n < 3; n++) failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
+            MEET;
         }
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
             int segment = from + item / pass->heads, first = pass->offsets[segment];
             failed |= attend(pass, run->qkv, first, pass->offsets[segment + 1] - first, item % pass->heads, run->mixed);
         }
-        wait_for(&run->barrier, team);
-        team_product(run, rank, slot, mixed, tokens, &layer->dense, 0, sub);
-        wait_for(&run->barrier, team);
-        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, mine, after);
-        failed |= behind(run, l, 0, mine, after);
-        wait_for(&run->barrier, team);
+        MEET;
+        PRODUCT(mixed, tokens, &layer->dense, 0, sub);
+        MEET;
+        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
+        failed |= behind(run, l, 0, MINE, AFTER);
+        MEET;
         for (int first = 0; first < tokens; first += CHUNK) {
-            int count = tokens - first < CHUNK ? tokens - first : CHUNK;
-            int begin = start + first, from = begin + count * rank / team, to = begin + count * (rank + 1) / team;
+            int count = tokens - first < CHUNK ? tokens - first : CHUNK, begin = start + first;
             const float *rows = x + (int64_t)first * width;
             float *out = sub + (int64_t)first * width;
-            team_product(run, rank, slot, rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
-            wait_for(&run->barrier, team);
+            PRODUCT(rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
+            MEET;
             if (pass->changes) {
-                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, from, to);
-                for (float *at = inner + (int64_t)(from - begin) * pass->inner, *end = inner + (int64_t)(to - begin) * pass->inner; at < end; at += LANES)
-                    store(at, activate(load(at), pass->activation));
-                wait_for(&run->barrier, team);
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
+                for (int64_t i = (int64_t)(one - begin) * pass->inner; i < (int64_t)(end - begin) * pass->inner; i += LANES)
+                    store(inner + i, activate(load(inner + i), pass->activation));
+                MEET;
             }
-            team_product(run, rank, slot, inner, count, &layer->down, 0, out);
-            wait_for(&run->barrier, team);
+            PRODUCT(inner, count, &layer->down, 0, out);
+            MEET;
             if (pass->changes) {
-                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, from, to);
-                wait_for(&run->barrier, team);
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
+                MEET;
             }
         }
-        failed |= behind(run, l, 1, mine, after);
-        wait_for(&run->barrier, team);
+        failed |= behind(run, l, 1, MINE, AFTER);
+        MEET;
     }
-    if (failed) atomic_store(&run->failed, 1);
 }
 
-/* Workers sleep between passes. A process that is forked starts its own. */
+static void take_parts(Run *run, int thread) {
+    for (int part; (part = atomic_fetch_add(&run->next_part, 1)) < run->parts;)
+        run_layers(run, 0, 1, thread, run->bounds[part], run->bounds[part + 1]);
+}
 
-static pthread_mutex_t owner_lock = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
+static void take_part(Run *run, int thread) {
+    if (run->team == 1) {
+        take_parts(run, thread);
+        return;
+    }
+    atomic_fetch_add(&run->joined, 1);
+    for (int i = 0; !atomic_load(&run->start); i++) pause_(i);
+    if (atomic_load(&run->start) == 1) run_layers(run, thread, run->team, 0, 0, run->pass->segments);
+}
+
+/* Workers sleep between passes. A worker that wakes after a pass has ended goes back to sleep. A process that is forked
+ * starts its own. */
+
+static pthread_mutex_t one_pass = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_given = PTHREAD_COND_INITIALIZER, work_done = PTHREAD_COND_INITIALIZER;
 static int started, turn, wanted, running;
+static int lonely, patience; /* passes that form no team, after teams that waited too long */
 static Run *given;
 
 static void *worker(void *number) {
     int mine = (int)(intptr_t)number, seen = 0;
+    pthread_mutex_lock(&lock);
     for (;;) {
-        pthread_mutex_lock(&lock);
-        while (turn == seen || mine >= wanted) {
-            if (turn != seen) seen = turn; /* a pass with fewer threads */
+        while (turn == seen || !given || mine >= wanted) {
+            seen = turn;
             pthread_cond_wait(&work_given, &lock);
         }
         seen = turn;
         Run *run = given;
+        running++;
         pthread_mutex_unlock(&lock);
-        run_part(run, mine);
+        take_part(run, mine);
         pthread_mutex_lock(&lock);
         if (--running == 0) pthread_cond_signal(&work_done);
-        pthread_mutex_unlock(&lock);
     }
     return 0;
 }
 
 static void forget_workers(void) {
-    pthread_mutex_init(&owner_lock, 0), pthread_mutex_init(&lock, 0);
+    pthread_mutex_init(&one_pass, 0), pthread_mutex_init(&lock, 0);
     pthread_cond_init(&work_given, 0), pthread_cond_init(&work_done, 0);
     started = turn = wanted = running = 0;
+    given = 0;
 }
 
-static int with_workers(Run *run, int threads) { /* returns 0 if they cannot be had */
-    if (pthread_mutex_trylock(&owner_lock)) return 0; /* another pass uses them */
-    if (!started) {
-        static int registered;
-        if (!registered) pthread_atfork(0, 0, forget_workers), registered = 1;
-        started = 1;
-    }
-    for (; started < threads; started++) {
+static int start_workers(int threads) { /* returns 0 if they cannot be had */
+    static int registered;
+    if (!registered) pthread_atfork(0, 0, forget_workers), registered = 1;
+    for (started = started ? started : 1; started < threads; started++) {
         pthread_t thread;
         pthread_attr_t detached;
         pthread_attr_init(&detached);
         pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
         int error = pthread_create(&thread, &detached, worker, (void *)(intptr_t)started);
         pthread_attr_destroy(&detached);
-        if (error) {
-            pthread_mutex_unlock(&owner_lock);
-            return 0;
-        }
+        if (error) return 0;
     }
-    pthread_mutex_lock(&lock);
-    given = run, wanted = threads, running = threads - 1, turn++;
-    pthread_cond_broadcast(&work_given);
-    pthread_mutex_unlock(&lock);
-    run_part(run, 0);
-    pthread_mutex_lock(&lock);
-    while (running) pthread_cond_wait(&work_done, &lock);
-    pthread_mutex_unlock(&lock);
-    pthread_mutex_unlock(&owner_lock);
     return 1;
 }
 
 /* Cut the segments into parts of similar numbers of tokens; return the largest part's tokens. */
-static int cut(const Pass *pass, int threads, int *bounds) {
+static int cut(const Pass *pass, int parts, int *bounds) {
     int tokens = pass->offsets[pass->segments], segment = 0, largest = 0;
     bounds[0] = 0;
-    for (int t = 1; t <= threads; t++) {
-        int64_t goal = (int64_t)tokens * t / threads;
+    for (int t = 1; t <= parts; t++) {
+        int64_t goal = (int64_t)tokens * t / parts;
         while (segment < pass->segments && 2 * goal >= pass->offsets[segment] + pass->offsets[segment + 1]) segment++;
-        bounds[t] = t == threads ? pass->segments : segment;
+        bounds[t] = t == parts ? pass->segments : segment;
         int size = pass->offsets[bounds[t]] - pass->offsets[bounds[t - 1]];
         largest = size > largest ? size : largest;
     }
     return largest;
+}
+
+/* Have the workers take part in a pass, whose parts or team are set. */
+static void run_together(Run *run, int threads) {
+    pthread_mutex_lock(&lock);
+    given = run, wanted = threads, turn++;
+    pthread_cond_broadcast(&work_given);
+    pthread_mutex_unlock(&lock);
+    if (run->team > 1) {
+        int64_t end = now() + JOIN_TIME;
+        for (int i = 0; atomic_load(&run->joined) < threads - 1 && now() < end; i++) pause_(i);
+        int complete = atomic_load(&run->joined) == threads - 1;
+        atomic_store(&run->start, complete ? 1 : 2);
+        if (complete) run_layers(run, 0, run->team, 0, 0, run->pass->segments);
+        else run_layers(run, 0, 1, 0, 0, run->pass->segments);
+        if (complete && !atomic_load(&run->last_meeting)) patience = 0;
+        else lonely = patience = patience < 128 ? 2 * patience + 1 : 255;
+    } else
+        take_parts(run, 0);
+    pthread_mutex_lock(&lock);
+    given = 0;
+    while (running) pthread_cond_wait(&work_done, &lock);
+    pthread_mutex_unlock(&lock);
 }
 
 int64_t intarsia_work_bytes(const Pass *pass) {
@@ -674,16 +725,24 @@ int intarsia_int8(void) {
 int intarsia_run(const Pass *pass) {
     int threads = pass->threads < 1 ? 1 : pass->threads > THREADS ? THREADS : pass->threads;
     int64_t tokens = pass->offsets[pass->segments], width = pass->width;
-    Run run = {.pass = pass, .team = 1};
+    Run run = {.pass = pass, .team = 1, .parts = 1};
     run.qkv = pass->work, run.mixed = run.qkv + tokens * 3 * width, run.sub = run.mixed + tokens * width;
     run.inner = run.sub + tokens * width, run.scales = run.inner + (int64_t)threads * CHUNK * pass->inner;
     run.bytes = (uint8_t *)(run.scales + threads * CHUNK);
-    if (threads > 1) {
-        int largest = cut(pass, threads, run.bounds);
-        if (20 * largest * (int64_t)threads > 23 * tokens) run.team = threads; /* parts would be too unequal */
-        if (with_workers(&run, threads)) return atomic_load(&run.failed) ? -1 : 0;
+    run.bounds[1] = pass->segments;
+    if (threads > 1 && !pthread_mutex_trylock(&one_pass)) { /* else another pass uses the workers */
+        int together = start_workers(threads);
+        if (together) {
+            int parts = tokens >= 2 * threads * CHUNK ? 2 * threads : threads; /* a thread that is held up takes fewer */
+            int largest = cut(pass, parts, run.bounds), unequal = 20LL * largest * parts > 23 * tokens;
+            run.parts = parts;
+            if (unequal && lonely) lonely--, together = pass->segments > 1;
+            else if (unequal) run.team = threads;
+        }
+        if (together) run_together(&run, threads);
+        pthread_mutex_unlock(&one_pass);
+        if (together) return atomic_load(&run.failed) ? -1 : 0;
     }
-    run.team = 1, run.bounds[0] = 0, run.bounds[1] = pass->segments;
-    run_part(&run, 0);
+    run_layers(&run, 0, 1, 0, 0, pass->segments);
     return atomic_load(&run.failed) ? -1 : 0;
 }

@@ -33,6 +33,11 @@ class Listed:
             _LISTED[bank] = (listed, now)
         return listed
 
+    @staticmethod
+    def forget() -> None:
+        """List again at the next request: the service itself has just changed the bank."""
+        _LISTED.clear()
+
     def page(self, prefix: str, after: str, limit: int) -> tuple[list[Entry], int, str | None]:
         """Entries whose names begin with `prefix`, after the name `after`; their number; and the last name, if more
         follow."""

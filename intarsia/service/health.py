@@ -67,6 +67,7 @@ async def info(request: Request) -> Reply:
         "family": encoder.shape.family,
         "parameters": encoder.shape.parameters,
         "width": encoder.shape.width,
+        "compiled": encoder.compiled is not None,  # its passes on a CPU
     }
     return Reply.json(
         schemas.Info(

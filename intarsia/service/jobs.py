@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from intarsia import files
 from intarsia.errors import BankError, IntarsiaError
+from intarsia.service.catalog import Listed
 from intarsia.service.errors import Failure
 from intarsia.service.job_process import JobProcess, Worker
 from intarsia.service.options import Options
@@ -276,6 +277,7 @@ class JobBoard:
                 self._end(job, "cancelled")
             elif outcome is not None and outcome["event"] == "done":
                 job.info.version, job.info.served = outcome["version"], outcome.get("served", True)
+                Listed.forget()
                 self._end(job, "done")
             elif outcome is not None:
                 self._end(job, "failed", outcome["message"])

@@ -72,6 +72,7 @@ async def restore(request: Request) -> Reply:
         entry = await request.service.in_thread(request.service.bank.restore, request.part("task"), body.version)
     except Failure as failure:
         raise _disk(failure) from failure
+    Listed.forget()
     return Reply.json(describe(entry, entry.version, resident=_resident(request, entry), whole=True))
 
 
@@ -95,6 +96,7 @@ async def upload(request: Request) -> Reply:
             entry = await service.in_thread(_add, service.bank, request.part("task"), path)
         except Failure as failure:
             raise _disk(failure) from failure
+    Listed.forget()
     location = [("Location", f"/v1/tasks/{entry.name}")]
     info = describe(entry, entry.version, resident=_resident(request, entry), whole=True)
     return Reply.json(info, 201, location)

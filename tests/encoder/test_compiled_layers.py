@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -232,7 +233,7 @@ def test_methods_that_do_more_run_in_pytorch() -> None:
         assert not can_compile(shape, method)
 
 
-def test_a_machine_without_a_compiler_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_machine_without_a_compiler_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTARSIA_CACHE", str(tmp_path))
     for name, value in (("CC", "no-such-compiler"), (cpu_library.SWITCH, "0"), (cpu_library.SWITCH, "built")):
         with monkeypatch.context() as changed:
@@ -242,3 +243,19 @@ def test_a_machine_without_a_compiler_runs_in_pytorch(monkeypatch: pytest.Monkey
             assert tiny_compiled().compiled is None
     cpu_library.library.cache_clear()
     assert isinstance(cpu_library.library(), ctypes.CDLL)  # compiled anew, into the empty cache
+
+
+def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INTARSIA_CACHE", str(tmp_path))
+    cpu_library.library.cache_clear()
+    assert cpu_library.library() is not None
+    (made,) = (tmp_path / "compiled").iterdir()
+    monkeypatch.setenv(cpu_library.SWITCH, "built")
+    for path in (made, made.parent):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        cpu_library.library.cache_clear()
+        assert cpu_library.library() is None
+        path.chmod(mode)
+    cpu_library.library.cache_clear()
+    assert cpu_library.library() is not None
