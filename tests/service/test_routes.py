@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from intarsia.bank.bank import Bank
-from tests.support.service import TEXTS, Running
+from intarsia.encoder.encoder import Encoder
+from tests.support.service import TEXTS, Running, running
 
 
 def without_place(result: dict[str, Any]) -> dict[str, Any]:
@@ -220,3 +223,12 @@ def test_the_pages_load_nothing_from_elsewhere(service: Running) -> None:
 def test_health(service: Running) -> None:
     assert service.get("/livez").json() == {"status": "alive"}
     assert service.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_change_that_the_service_makes_is_listed_at_once(learned: Path, encoder: Encoder, tmp_path: Path) -> None:
+    shutil.copytree(learned, tmp_path / "bank")
+    with running(Bank(tmp_path / "bank", encoder)) as service:
+        for version in (3, 4):  # each listing would be used again for a second
+            assert service.post("/v1/tasks/opinion/restore", {"version": 1}).status == 200
+            (found,) = service.get("/v1/tasks?prefix=opinion").json()["tasks"]
+            assert found["version"] == version
