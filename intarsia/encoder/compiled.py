@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from intarsia.encoder import pass_threads
 from intarsia.encoder.compiled_site import CompiledSite
+from intarsia.encoder.parts import Part, leaves
 from intarsia.encoder.routed import Gelu, Group, Pass
 from intarsia.encoder.shape import Shape
+from intarsia.encoder.site_method import SiteMethod
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.kernels import cpu_library
 
@@ -49,7 +51,7 @@ class _Site(Structure):
     _fields_ = (
         ("down", c_void_p), ("down_bias", c_void_p), ("up", c_void_p), ("up_bias", c_void_p),
         ("gain", c_void_p), ("bias", c_void_p), ("stride", c_int64),
-        ("size", c_int32), ("activation", c_int32), ("reads", c_int32),
+        ("size", c_int32), ("activation", c_int32), ("reads", c_int32), ("restarts", c_int32),
     )  # fmt: skip
 
 
@@ -60,13 +62,17 @@ class _Change(Structure):
     )  # fmt: skip
 
 
+class _Use(Structure):
+    _fields_ = (("table", c_int32), ("slot", c_int32))
+
+
 class _Owner(Structure):
-    _fields_ = (("first", c_int32), ("last", c_int32), ("group", c_int32), ("slot", c_int32))
+    _fields_ = (("first", c_int32), ("last", c_int32), ("first_use", c_int32), ("last_use", c_int32))
 
 
 class _Pass(Structure):
     _fields_ = (
-        ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("changes", POINTER(_Change)),
+        ("layers", POINTER(_Layer)), ("sites", POINTER(_Site)), ("changes", POINTER(_Change)), ("uses", POINTER(_Use)),
         ("owners", POINTER(_Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p),
         ("work", c_void_p), ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
@@ -77,8 +83,8 @@ class _Pass(Structure):
 
 def can_compile(shape: Shape, method: Any) -> bool:
     """Return whether compiled passes can have a method, on a base that they can have."""
-    known = None if method.changes_base or method.position_offset else method.compiled(shape)
-    return known is not None and all(site.activation in _ACTIVATIONS for site in known.values())
+    parts = None if method.changes_base or method.position_offset else method.compiled_parts(shape)
+    return parts is not None and all(site.activation in _ACTIVATIONS for part in parts for site in part.values())
 
 
 class CompiledLayers:
@@ -113,13 +119,13 @@ class CompiledLayers:
         batch, span = current.packed, current.span
         out = states.detach().clone(memory_format=torch.contiguous_format)
         offsets = (c_int32 * len(batch.offsets))(*batch.offsets)
-        owners = _owners(current.groups, batch.offsets)
-        tables = [self._table(group) for group in current.groups]
+        tables = [table for group in current.groups for table in self._tables_of(group)]
+        owners, uses = _owners(current.groups, batch.offsets)
         sites = _joined(_Site, [table.sites for table in tables])
         changes = _joined(_Change, [table.changes for table in tables])
         relative = None if self._relative is None else self._relative(batch.longest, current)
         given = _Pass(
-            layers=self._layers, sites=sites, owners=owners,
+            layers=self._layers, sites=sites, owners=owners, uses=uses,
             changes=changes if any(table.has_changes for table in tables) else None, offsets=offsets,
             relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
             layer_count=self.shape.layers, first=max(span.first, 0),
@@ -138,14 +144,17 @@ class CompiledLayers:
             raise MemoryError("there is no memory for the states of a pass")
         return out
 
-    def _table(self, group: Group) -> _Table:
-        """Return the addresses of a group's tensors."""
-        key = (group.method, next(iter(group.tensors.values())).data_ptr() if group.tensors else 0)
-        if key not in self._tables:
-            if len(self._tables) >= _TABLES:
-                self._tables.clear()
-            self._tables[key] = _Table.of(group, self.shape)
-        return self._tables[key]
+    def _tables_of(self, group: Group) -> list[_Table]:
+        """Return the addresses of the tensors of a group's method, or of each of its parts."""
+        found = []
+        for number, part in enumerate(_parts(group)):
+            key = (group.method, number, next(iter(part.tensors.values())).data_ptr() if part.tensors else 0)
+            if key not in self._tables:
+                if len(self._tables) >= _TABLES:
+                    self._tables.clear()
+                self._tables[key] = _Table.of(group.method, number, part.tensors, self.shape)
+            found.append(self._tables[key])
+        return found
 
     def _layer(self, modules: Modules, layer: int) -> _Layer:
         def linear(*sites: str) -> _Linear:
@@ -202,18 +211,24 @@ class _Table(NamedTuple):
     has_changes: bool
 
     @classmethod
-    def of(cls, group: Group, shape: Shape) -> _Table:
-        known = group.method.compiled(shape)
-        assert known is not None, "only methods that can be compiled are in compiled passes"
+    def of(cls, method: SiteMethod, number: int, tensors: Mapping[str, Tensor], shape: Shape) -> _Table:
+        """`number`: of the part of the method."""
+        parts = method.compiled_parts(shape)
+        assert parts is not None, "only methods that can be compiled are in compiled passes"
         sites = (_Site * (shape.layers * len(BEHIND)))()
         changes = (_Change * (shape.layers * len(LINEAR_SITES)))()
-        for (name, layer), site in known.items():
+        for (name, layer), site in parts[number].items():
             if name in BEHIND:
-                sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(group.tensors, f"{layer}.{name}", site)
+                sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(tensors, f"{layer}.{name}", site)
             else:
                 place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)
-                changes[place] = _change(group.tensors, f"{layer}.{name}", site)
-        return cls(sites, changes, any(name not in BEHIND for name, _ in known))
+                changes[place] = _change(tensors, f"{layer}.{name}", site)
+        return cls(sites, changes, any(name not in BEHIND for name, _ in parts[number]))
+
+
+def _parts(group: Group) -> list[Part]:
+    """Return the parts of a composition that are none, or the method itself as its only part."""
+    return list(leaves(group.parts)) or [Part(group.places, group.tensors, group.slots)]
 
 
 def _joined(kind: Any, parts: Sequence[Any]) -> Any:
@@ -234,6 +249,7 @@ def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Site
         found.down, found.down_bias, found.up, found.up_bias = (tensors[n].data_ptr() for n in names)
         found.size, found.stride = tensors[names[0]].shape[1], tensors[names[0]].stride(0)
         found.activation, found.reads = _ACTIVATIONS[site.activation], _READS[site.reads]
+        found.restarts = site.restarts
     if site.norm != "base":
         bias = tensors[f"{name}.norm.bias"]
         found.bias, found.stride = bias.data_ptr(), bias.stride(0)
@@ -254,20 +270,25 @@ def _change(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Ch
     return found
 
 
-def _owners(groups: Sequence[Group], offsets: Sequence[int]) -> Any:
-    """Return who owns which tokens; rows of no group belong to the plain base."""
-    found: list[_Owner] = []
-    row = 0
-    for number, group in enumerate(groups):
+def _owners(groups: Sequence[Group], offsets: Sequence[int]) -> tuple[Any, Any]:
+    """Return who owns which tokens, and the slots that each owner uses; rows of no group belong to the plain base."""
+    owners: list[_Owner] = []
+    uses: list[_Use] = []
+    row = tables = 0
+    for group in groups:
         if group.first > row:
-            found.append(_Owner(offsets[row], offsets[group.first], -1, 0))
+            owners.append(_Owner(offsets[row], offsets[group.first], 0, 0))
         row = group.first
-        for slot, rows in zip(group.slots, group.rows, strict=True):
-            found.append(_Owner(offsets[row], offsets[row + rows], number, slot))
+        parts = _parts(group)
+        for number, rows in enumerate(group.rows):
+            first_use = len(uses)
+            uses += [_Use(tables + table, part.slots[number]) for table, part in enumerate(parts)]
+            owners.append(_Owner(offsets[row], offsets[row + rows], first_use, len(uses)))
             row += rows
+        tables += len(parts)
     if row < len(offsets) - 1:
-        found.append(_Owner(offsets[row], offsets[-1], -1, 0))
-    return (_Owner * len(found))(*found)
+        owners.append(_Owner(offsets[row], offsets[-1], 0, 0))
+    return (_Owner * len(owners))(*owners), (_Use * max(1, len(uses)))(*uses)
 
 
 def _panels(weight: Tensor) -> Tensor:

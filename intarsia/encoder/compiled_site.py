@@ -17,6 +17,7 @@ class CompiledSite:
     adapter: bool = False
     activation: str = "linear"  # of the adapter
     reads: Literal["output", "input", "normalised"] = "output"  # of the sub-layer, or the base's LayerNorm of their sum
+    restarts: bool = False  # it is added to the sub-layer's own output, not to that of the part below (in a stack)
     norm: Literal["base", "own", "own bias"] = "base"  # the LayerNorm behind the adapter
     # To the output of a linear layer.
     difference: float | None = None  # the scale of a difference of low rank; None: there is none

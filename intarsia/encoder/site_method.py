@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class SiteMethod(Protocol):
     def takes_undropped(self) -> bool:
         """Whether the method itself applies the base's dropout at its sites."""
 
-    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
-        """Describe what the method does in the layers, by sub-layer ("attention", "ffn") and layer."""
+    def compiled_parts(self, shape: Shape) -> Sequence[Mapping[tuple[str, int], CompiledSite]] | None:
+        """Describe what the method or each of its parts does in the layers, by sub-layer or linear site, and layer."""
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         """Return new values for the method's own tokens `h` [tokens, width] at an output, linear or input site."""

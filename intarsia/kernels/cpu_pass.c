@@ -52,7 +52,7 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
     const float *down, *down_bias, *up, *up_bias; /* down NULL: no adapter */
     const float *gain, *bias;                     /* NULL: the base's norm */
     int64_t stride;                               /* floats from one slot to the next */
-    int32_t size, activation, reads;
+    int32_t size, activation, reads, restarts;    /* restarts: it is added to the sub-layer's own output */
 } Site;
 
 typedef struct { /* what a method does to the output of a linear layer; the tensors of slot 0 */
@@ -63,12 +63,15 @@ typedef struct { /* what a method does to the output of a linear layer; the tens
     float scale;         /* of the difference */
 } Change;
 
-typedef struct { int32_t first, last, group, slot; } Owner; /* of tokens; group -1: the plain base */
+typedef struct { int32_t table, slot; } Use; /* of a table of slots, by an owner; a stack of methods has several */
+
+typedef struct { int32_t first, last, first_use, last_use; } Owner; /* of tokens; without uses: the plain base */
 
 typedef struct {
     const Layer *layers;
-    const Site *sites;         /* [group, layer, 2] */
-    const Change *changes;     /* [group, layer, 6]: query, key, value, dense, up, down; NULL: none in this pass */
+    const Site *sites;         /* [table, layer, 2] */
+    const Change *changes;     /* [table, layer, 6]: query, key, value, dense, up, down; NULL: none in this pass */
+    const Use *uses;
     const Owner *owners;       /* they cover all tokens, in order */
     const int32_t *offsets;    /* [segments + 1] */
     const float *relative;     /* [heads, distances] a bias of the scores by key - query; NULL: none */
@@ -479,6 +482,23 @@ static int team_product(Run *run, int rank, int *team, int slot, const float *x,
     return 0;
 }
 
+/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. */
+static void adapt(const Pass *pass, int layer, int which, const Site *site, int64_t at, const float *x, float *h,
+                 const float *origin, int tokens, float *memory) {
+    int width = pass->width;
+    float *hidden = memory, *sums = hidden + (size_t)CHUNK * site->size;
+    const float *read = site->reads == INPUT ? x : h;
+    if (site->reads == NORMALISED) {
+        for (int64_t n = 0; n < tokens; n++)
+            add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
+                              pass->layers[layer].bias[which], pass->eps, sums + n * width);
+        read = sums;
+    }
+    slot_product(read, tokens, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden, site->size);
+    if (site->restarts) memcpy(h, origin, (size_t)tokens * width * 4);
+    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, h, width);
+}
+
 /* Adapters and norm behind a sub-layer, for the tokens from `first` to `last`. */
 static int behind(Run *run, int layer, int which, int first, int last) {
     const Pass *pass = run->pass;
@@ -487,25 +507,29 @@ static int behind(Run *run, int layer, int which, int first, int last) {
         Owner owner = pass->owners[o];
         int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
         if (from >= to) continue;
-        const Site *site = owner.group < 0 ? 0 : pass->sites + ((int64_t)owner.group * pass->layer_count + layer) * 2 + which;
         const float *gain = pass->layers[layer].gain[which], *bias = pass->layers[layer].bias[which];
-        int64_t at = site ? site->stride * owner.slot : 0;
-        if (site && site->gain) gain = site->gain + at;
-        if (site && site->bias) bias = site->bias + at;
-        if (site && site->down) {
-            float *hidden = reserve((size_t)CHUNK * (site->size + width)), *sums = hidden + (size_t)CHUNK * site->size;
-            if (!hidden) return -1;
-            for (int t = from; t < to; t += CHUNK) {
-                int count = to - t < CHUNK ? to - t : CHUNK;
-                float *sub = run->sub + (int64_t)t * width;
-                const float *input = pass->states + (int64_t)t * width, *read = site->reads == INPUT ? input : sub;
-                for (int n = 0; site->reads == NORMALISED && n < count; n++)
-                    add_and_normalise(sub + (int64_t)n * width, input + (int64_t)n * width, width,
-                                      pass->layers[layer].gain[which], pass->layers[layer].bias[which], pass->eps,
-                                      sums + (int64_t)n * width);
-                if (site->reads == NORMALISED) read = sums;
-                slot_product(read, count, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden, site->size);
-                slot_product(hidden, count, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, sub, width);
+        int largest = 0, restarts = 0;
+        for (int u = owner.first_use; u < owner.last_use; u++) { /* the topmost norm counts */
+            const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
+            int64_t at = site->stride * pass->uses[u].slot;
+            if (site->bias) {
+                gain = site->gain ? site->gain + at : pass->layers[layer].gain[which];
+                bias = site->bias + at;
+            }
+            if (site->down && site->size > largest) largest = site->size;
+            restarts |= site->restarts;
+        }
+        float *memory = largest ? reserve((size_t)CHUNK * (largest + 2 * width)) : 0;
+        if (largest && !memory) return -1;
+        for (int t = from; largest && t < to; t += CHUNK) {
+            int count = to - t < CHUNK ? to - t : CHUNK;
+            float *h = run->sub + (int64_t)t * width, *origin = memory + (size_t)CHUNK * (largest + width);
+            if (restarts) memcpy(origin, h, (size_t)count * width * 4);
+            for (int u = owner.first_use; u < owner.last_use; u++) {
+                const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
+                if (site->down)
+                    adapt(pass, layer, which, site, site->stride * pass->uses[u].slot, pass->states + (int64_t)t * width, h,
+                          origin, count, memory);
             }
         }
         for (int t = from; t < to; t++) {
@@ -526,22 +550,21 @@ static int change(Run *run, int layer, int which, const Linear *of, int column, 
     for (int o = 0; o < pass->owner_count; o++) {
         Owner owner = pass->owners[o];
         int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
-        if (from >= to || owner.group < 0) continue;
-        const Change *of_group = pass->changes + ((int64_t)owner.group * pass->layer_count + layer) * 6 + which;
-        int64_t at = of_group->stride * owner.slot;
-        if (of_group->a) {
-            float *low = reserve((size_t)CHUNK * of_group->rank);
-            if (!low) return -1;
-            for (int t = from; t < to; t += CHUNK) {
+        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
+            const Change *found = pass->changes + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 6 + which;
+            int64_t at = found->stride * pass->uses[u].slot;
+            float *low = found->a ? reserve((size_t)CHUNK * found->rank) : 0;
+            if (found->a && !low) return -1;
+            for (int t = from; low && t < to; t += CHUNK) {
                 int count = to - t < CHUNK ? to - t : CHUNK;
-                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, of_group->a + at, 0, of_group->rank, 0, 0.0f, low, of_group->rank);
-                slot_product(low, count, of_group->rank, of_group->b + at, 0, outputs, 0, of_group->scale, y + (t - start) * ld + column, ld);
+                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, found->a + at, 0, found->rank, 0, 0.0f, low, found->rank);
+                slot_product(low, count, found->rank, found->b + at, 0, outputs, 0, found->scale, y + (t - start) * ld + column, ld);
             }
+            if (found->bias)
+                for (int t = from; t < to; t++)
+                    for (int k = 0; k < outputs; k++)
+                        y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
         }
-        if (of_group->bias)
-            for (int t = from; t < to; t++)
-                for (int k = 0; k < outputs; k++)
-                    y[(t - start) * ld + column + k] += of_group->bias[at + k] - of->bias[column + k];
     }
     return 0;
 }

@@ -178,7 +178,7 @@ class Bottleneck(Method):
         reads: Literal["output", "input", "normalised"]
         reads = "input" if self.parallel else "normalised" if self.base_norm_before else "output"
         return {
-            place: CompiledSite(place in adapters, self.activation, reads, "own" if place in norms else "base")
+            place: CompiledSite(place in adapters, self.activation, reads, norm="own" if place in norms else "base")
             for place in adapters | norms
         }
 

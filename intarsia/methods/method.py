@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -108,9 +108,14 @@ class Method:
         return False
 
     def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
-        """Describe what the method does in the layers, by sub-layer ("attention", "ffn") and layer, if that is all it
-        does there: its rows then run in compiled passes on CPUs. None: they run in PyTorch."""
+        """Describe what the method does in the layers, by sub-layer ("attention", "ffn") or linear site, and layer, if
+        that is all it does there: its rows then run in compiled passes on CPUs. None: they run in PyTorch."""
         return None
+
+    def compiled_parts(self, shape: Shape) -> Sequence[Mapping[tuple[str, int], CompiledSite]] | None:
+        """Return `compiled` of a composition's parts that are none, in order, or that of the method itself."""
+        found = self.compiled(shape)
+        return None if found is None else (found,)
 
     def in_slots_of(self) -> Method:
         """Return the method whose slots this method uses in recorded passes.

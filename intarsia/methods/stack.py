@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import OUTPUT_SITES
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.compose import Composite, Part, own_method
@@ -52,6 +54,17 @@ class Stack(Composite):
                     "residual='library'."
                 )
             below |= outputs
+
+    def compiled_parts(self, shape: Shape) -> Sequence[Mapping[tuple[str, int], CompiledSite]] | None:
+        found: list[Mapping[tuple[str, int], CompiledSite]] = []
+        for method in map(own_method, self.methods):
+            parts = method.compiled_parts(shape)
+            if parts is None or (self.residual == "paper" and isinstance(method, Composite)):
+                return None
+            if self.residual == "paper":
+                parts = [{place: replace(site, restarts=True) for place, site in part.items()} for part in parts]
+            found += parts
+        return found
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         if self._keeps_h(view):

@@ -20,7 +20,9 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
-from intarsia.methods import BitFit, Bottleneck, DoRA, LayerNorms, LoRA, Method, Pfeiffer
+from intarsia.methods import Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
+from intarsia.methods.stack import Residual
+from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
 from tests.support.small_methods import FORMS, SMALL
 
@@ -259,3 +261,36 @@ def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.Monke
         path.chmod(mode)
     cpu_library.library.cache_clear()
     assert cpu_library.library() is not None
+
+
+@pytest.mark.parametrize("residual", ["library", "paper"])
+def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
+    encoder = tiny_compiled()
+    frozen = Frozen(encoder)
+    language = frozen.add("language", Pfeiffer(7, reduction=2, invertible=True))
+    sparse = frozen.add("biases", BitFit(), seed=1)
+    plain = group(encoder, Bottleneck(5), 6, (2,))
+    for parts in (
+        (language, Pfeiffer(4)),
+        (language, sparse, Bottleneck(6)),
+        (frozen.add("houlsby", Bottleneck(9, parallel=residual == "library")), LoRA(3, alpha=4.0), LayerNorms()),
+    ):
+        stack = Stack(*parts, residual=residual)
+        assert can_compile(encoder.shape, stack)
+        tensors = {name: tensor[None] for name, tensor in lively(stack, encoder, 2).items()}
+        of, rows = frozen.group(stack, tensors, 1, 3), segments(encoder)
+        expected, got = both(encoder, rows, [of, plain])
+        assert error(expected, got) < 1e-5
+        _, alone = both(encoder, rows[1:4], [frozen.group(stack, tensors, 0, 3)])
+        batch = pack(rows)
+        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
+def test_other_compositions_run_in_pytorch() -> None:
+    encoder = tiny_compiled()
+    part = Frozen(encoder).add("a", Pfeiffer(4))
+    for method in (Fuse(part, part), Average(part, part), Stack(part, DoRA(2)), Stack(part, Fuse(part, part))):
+        assert not can_compile(encoder.shape, method)
+    inner = Stack(part, Pfeiffer(3))
+    assert can_compile(encoder.shape, Stack(inner, Pfeiffer(2)))
+    assert not can_compile(encoder.shape, Stack(inner, Pfeiffer(2), residual="paper"))
