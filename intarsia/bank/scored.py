@@ -7,10 +7,11 @@ from typing import Any, cast
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.serve.scoring import RESAMPLES, predictions_of
-from intarsia.tasks.data import content_hash, load_examples
+from intarsia.tasks.data import content_hash
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import default_metric
+from intarsia.tasks.named import load_named_examples
 
 
 def score_of(inlay: Inlay, learned: Learned, encoder: Encoder, rows: Any) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def score_of(inlay: Inlay, learned: Learned, encoder: Encoder, rows: Any) -> dic
     `learned` is what the inlay is on `encoder`.
     """
     kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
-    examples = load_examples(rows, kind=kind, labels=labels, learned_from=inlay.data.get("columns"))
+    examples = load_named_examples(rows, kind=kind, labels=labels, learned_from=inlay.data.get("columns"))
     metric = inlay.metrics.get("metric") or default_metric(kind, labels)
     inputs, found = predictions_of(learned, examples, encoder, max_length=inlay.interface.max_length)
     interval = learned.task_kind.measure(metric, examples, inputs, found, RESAMPLES)

@@ -23,6 +23,7 @@ from intarsia.cli.shared import (
     ThresholdOption,
     VersionOption,
     app,
+    check_takes_threshold,
     existing_bank,
     quick_start,
     read_swap,
@@ -115,6 +116,8 @@ def predict(
             raise IntarsiaError(f"{option} describes a data file: give one with --file, or leave {option} out.")
     swapped = read_swap(swap)
     opened = existing_bank(bank, encoder, device, precision)
+    if threshold is not None and "," not in name:
+        check_takes_threshold(opened.show(name, version).header.kind, name)
     several = parallel_answers.tasks_of(name, version=version, threshold=threshold, swap=swapped)
     header = opened.show(name, version).header if several is None else parallel_answers.header_of_all(opened, several)
     asked = answers.Asked.of(header, context)

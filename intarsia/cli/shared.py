@@ -126,19 +126,24 @@ StartOption = Annotated[
     ),
 ]  # fmt: skip
 MaxLengthOption = Annotated[
-    int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
+    int | None,
+    typer.Option(
+        help="Cut longer texts to this many tokens.",
+        show_default="128; 384 for spans",
+        callback=checks.setting("max_length"),
+    ),
 ]
 LearnLengthOption = Annotated[
     str | None,
     typer.Option(
-        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans",
+        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans", callback=checks.max_length,
         help="Cut longer texts to this many tokens; [cyan]auto[/] chooses by the data.",
     ),
 ]  # fmt: skip
 ClassWeightsOption = Annotated[
     str | None,
     typer.Option(
-        "--class-weights", metavar="balanced|LABEL=W,…",
+        "--class-weights", metavar="balanced|LABEL=W,…", callback=checks.class_weights,
         help="Weights of the labels in the loss: [cyan]balanced[/], or a list such as [cyan]spam=5,ham=1[/].",
     ),
 ]  # fmt: skip
@@ -146,7 +151,37 @@ ThresholdOption = Annotated[
     float | None,
     typer.Option(
         "--threshold", help="The probability from which a label applies, for several labels of n.",
-        show_default="one for each label, found on validation",
+        show_default="one for each label, found on validation", callback=checks.setting("threshold"),
+    ),
+]  # fmt: skip
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate", "--lr", help="The peak rate, after the warm-up.", show_default="the method's",
+        callback=checks.setting("learning_rate"),
+    ),
+]  # fmt: skip
+EpochsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Passes over the training examples.", show_default="the method's", callback=checks.setting("epochs")
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Examples per step.", show_default="the method's", callback=checks.setting("batch_size")),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the best epoch is chosen by, such as f1-macro.", show_default="by kind", callback=checks.metric
+    ),
+]
+TogetherOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of runs that share a pass.", show_default="as many as fit",
+        callback=checks.at_least_one("--together"),
     ),
 ]  # fmt: skip
 CalibrateOption = Annotated[
@@ -252,16 +287,27 @@ def hushed(quiet: bool) -> Iterator[None]:
 def about(task: TaskData) -> str:
     """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-    return f"{task.asks}; {rows} ({task.source['split']})"
+    dropped = task.source.get("dropped")
+    left_out = f"; {dropped:,} row{'s' * (dropped != 1)} without a text or a label left out" if dropped else ""
+    return f"{task.asks}; {rows} ({task.source['split']}){left_out}"
+
+
+def check_takes_threshold(kind: str, name: str) -> None:
+    if kind != "labels":
+        raise IntarsiaError(f"--threshold is for tasks with several labels of n; {name} is of the kind {kind}.")
 
 
 def existing_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
     """Open a bank that must be there."""
+    missing = (
+        f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
+    )
     if not bank.exists():
-        raise IntarsiaError(
-            f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
-        )
-    return open_bank(bank, encoder, device, precision)
+        raise IntarsiaError(missing)
+    opened = open_bank(bank, encoder, device, precision)
+    if not opened.store.exists:
+        raise IntarsiaError(missing)
+    return opened
 
 
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:

@@ -27,8 +27,9 @@ from intarsia.formatting import score as shown
 from intarsia.lab.compare import hashed, metric_of, own_folder, provenance_of
 from intarsia.lab.report import COLOURS, new_figure, tidy
 from intarsia.methods import Bottleneck, Method, to_dict
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import TaskData
 from intarsia.tasks.metrics import title_of
+from intarsia.tasks.named import load_named
 from intarsia.tasks.notes import imbalance
 from intarsia.tasks.splits import sample
 
@@ -117,7 +118,7 @@ def learning_curve(
     from intarsia.train.runner import Runner
 
     check_extra("lab", "matplotlib")
-    task = hashed(data if isinstance(data, TaskData) else load_data(data, **(columns or {})))
+    task = hashed(data if isinstance(data, TaskData) else load_named(data, **(columns or {})))
     counts = _checked(sizes, task, seeds)
     given_metric, metric = metric, metric_of(task, metric)
     method = method or Bottleneck()

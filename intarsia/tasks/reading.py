@@ -14,11 +14,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, near_names
 from intarsia.formatting import listed
 from intarsia.tasks.content import ROW_BYTES, Budget
 from intarsia.tasks.decoding import FileFormat, lines_of
@@ -105,8 +104,11 @@ def check_exists(path: Path) -> None:
     if not path.parent.is_dir():
         raise DataError(f"{path} does not exist, and neither does the folder {path.parent}. Check the path.")
     names = sorted(entry.name for entry in path.parent.iterdir())
-    close = [name for name in names if name.startswith(path.name)] or get_close_matches(path.name, names)
-    hint = f"Did you mean {' or '.join(close[:3])}?" if close else "Check the path."
+    # Without the endings: nothere.csv is not like score.csv.
+    stems = near_names(path.name.split(".")[0], {name.split(".")[0] for name in names}, least=0.7)
+    close = [name for name in names if name.startswith(path.name) or name.split(".")[0] in stems]
+    near = near_names(path.name, close, least=0.0)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "Check the path."
     raise DataError(f"{path} does not exist. {hint}")
 
 

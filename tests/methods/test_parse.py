@@ -118,7 +118,7 @@ def test_options_are_read_as_their_types(text: str, options: list[str], method: 
     ("text", "options", "message"),
     [
         ("", [], "Known methods"),
-        ("loraa", [], "Did you mean 'lora' or 'dora'"),
+        ("loraa", [], "Did you mean 'lora'?"),
         ("lora4", [], "not known"),
         ("Full", [], "not known"),
         ("houlsby-", [], "is not valid"),

@@ -108,6 +108,9 @@ def test_wrong_paths_are_reported_before_reading(tmp_path: Path) -> None:
         read_rows(tmp_path / "train")
     with pytest.raises(DataError, match=r"Did you mean train\.jsonl\.zst\?"):
         read_rows(tmp_path / "trian.jsonl.zst")
+    written(tmp_path, "score.csv", "")
+    with pytest.raises(DataError, match=r"nothere\.csv does not exist\. Check the path"):  # only its ending is alike
+        read_rows(tmp_path / "nothere.csv")
     with pytest.raises(DataError, match=r"zzz\.csv does not exist\. Check the path"):
         read_rows(tmp_path / "zzz.csv")
     with pytest.raises(DataError, match="neither does the folder"):

@@ -135,7 +135,7 @@ def search(
             f"minutes={minutes}, candidates={candidates} leaves nothing to try. Expected 0 minutes or more, and "
             "at least 1 candidate."
         )
-    check_seed(seed, 2**32 - 1)  # what scikit-learn takes
+    check_seed(seed, most=2**32 - 1)  # what scikit-learn takes
     task_kind = TaskKind.learn(data.kind, data.labels, data.train)
     gold = task_kind.gold(data.dev)
     corpus = Corpus(data, seed)
