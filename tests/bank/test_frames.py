@@ -85,7 +85,8 @@ def test_evaluate_reads_the_columns_of_the_task(bank: Bank) -> None:
     "arguments",
     [("opinion",), ("opinion", "one text"), ("opinion", 3), ("opinion", [3]), ("opinion", [None]),
      ("opinion", [("a",)]), ("opinion", [("a", "b")]), ("opinion", np.zeros(3)), ("opinion", object()), (3,),
-     ("opinion", {"a", "b"}), (["opinion"],), ([("opinion", 3)],), ([("opinion", "a")], ["b"]), ("colour", [3]), (b"opinion", ["a"])],
+     (["opinion"],), ([("opinion", 3)],), ([("opinion", "a")], ["b"]), ("colour", [3]), (b"opinion", ["a"]),
+     ("opinion", {"a", "b"})],
 )  # fmt: skip
 def test_what_cannot_be_a_request_is_refused(bank: Bank, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(IntarsiaError):
