@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a bank that has learned `opinion`."""
     folder = tmp_path_factory.mktemp("user")
     encoder = Encoder.load(save_tiny(folder / "base"))
+    (folder / "empty").mkdir()
     rows = [(row["text"], row["label"]) for row in opinions(60)]
     intarsia.open(folder / "bank", encoder).learn("opinion", rows, Bottleneck(4), epochs=1, progress=False)
     return folder
@@ -122,6 +123,8 @@ def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
         (["predict", "opinion", "a", "--bank", "nowhere"], "There is no bank at nowhere"),
         (["tasks", "--bank", "nowhere"], "There is no bank at nowhere"),
         (["verify", "--bank", "nowhere"], "There is no bank at nowhere"),
+        (["predict", "opinion", "-f", "none.csv", "--pair", "b"], "--pair is for tasks over text pairs"),
+        (["verify", "--bank", "empty"], "There is no bank at empty"),
         (["learn", "x", "none.csv", "--pooling", "max"], "mean, cls"),
         (["learn", "x", "none.csv", "--metric", "rouge"], "'rouge' is not known"),
         (["learn", "x", "none.csv", "--metric", "f1-macr"], "Did you mean 'f1-macro' or 'f1-micro'?"),

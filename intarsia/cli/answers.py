@@ -130,6 +130,8 @@ def of_file(
     from intarsia.tasks.requests import text_columns
     from intarsia.tasks.sources import table_of_file
 
+    if pair is not None and not asked.pairs and asked.kind != "span":
+        raise IntarsiaError(f"--pair is for tasks over text pairs; {asked.name} is over single texts.")
     table = table_of_file(path.expanduser(), form)
     named = table
     if text is None and pair is None:

@@ -64,7 +64,7 @@ def compare(
         str,
         typer.Option(
             "--methods", "-m", help="Methods, separated by commas; [cyan]intarsia methods[/] lists them.",
-            autocompletion=completion.methods,
+            autocompletion=completion.methods, show_default="nine methods",
         ),
     ] = "houlsby-64,pfeiffer,lora,bitfit,layernorm,top-2,features,full,lt-sft-0.5%",
     seeds: Annotated[

@@ -99,7 +99,7 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most th
 MaxBytesOption = Annotated[
     int | None,
     typer.Option(
-        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        "--max-bytes", metavar="BYTES", show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
         callback=lambda limit: _limit_content(limit),
         help="Refuse data files with more content than this, after decompression.",
     ),
@@ -226,7 +226,7 @@ PrecisionOption = Annotated[
 def _limit_content(limit: int | None) -> int | None:
     from intarsia.tasks.content import set_content_limit
 
-    set_content_limit(limit)
+    set_content_limit(checks.at_least_one("--max-bytes")(limit))
     return limit
 
 
