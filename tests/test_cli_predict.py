@@ -104,6 +104,16 @@ def test_a_file_keeps_its_columns_and_its_rows(run: Shell, tmp_path: Path) -> No
         assert [row["id"] for row in csv.DictReader(file, delimiter="\t")] == ["7", "8", "9"]
 
 
+def test_a_text_that_is_read_as_a_header_is_named(run: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("a good film\nan awful day\n")
+    code, out, err = run("predict", "opinion", "-f", str(path))
+    assert code == 0 and len(out.splitlines()) == 1 and "the first line, 'a good film', is read as the name" in err
+    assert run("predict", "opinion", "-q", "-f", str(path))[2] == ""
+    path.write_text("Text\na good film\n")
+    assert run("predict", "opinion", "-f", str(path))[2] == ""
+
+
 def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl", reason="the extra xlsx is not installed")
     target = tmp_path / "out.xlsx"

@@ -63,7 +63,8 @@ class Evaluation:
     interval: Interval
     examples: int
     version: int
-    outcome: Outcome  # scores for each label, confusions, calibration, mistakes
+    # Scores for each label, confusions, calibration, mistakes.
+    outcome: Outcome = dataclasses.field(repr=False)
 
     def to_dict(self, mistakes: int = 0) -> dict[str, Any]:
         """Return plain JSON values, with at most this many mistakes."""

@@ -134,6 +134,9 @@ def _squad_rows(path: Path) -> Iterator[NumberedRow]:
         }  # fmt: skip
 
 
+SQUAD_FILE = re.compile(r'\s*\{\s*"(data|version)"')  # the whole file may be one line
+
+
 def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator[NumberedRow]:
     """Yield the rows of a .json file: an array of objects, JSON Lines, or questions in SQuAD's format."""
     lines = lines_of(path, budget, encoding)
@@ -143,7 +146,8 @@ def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator
         yield from _array_rows(path, "".join(lines))
         return
     second = next((line for line in itertools.islice(lines, 1, None) if line.strip()), "")
-    if first.strip().endswith("}") and second.lstrip().startswith("{"):
+    one_row = not second and not SQUAD_FILE.match(first)
+    if first.strip().endswith("}") and (one_row or second.lstrip().startswith("{")):
         yield from _json_rows(path, lines_of(path, Budget(path), encoding))
     else:
         yield from _squad_rows(path)
