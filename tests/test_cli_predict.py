@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -227,6 +228,8 @@ def test_completion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert tuple(name for name, preset in PRESETS.items() if not preset.alias) == completion.METHODS
     assert completion.methods("lora,pf") == ["lora,pfeiffer"]
+    context = SimpleNamespace(params={"bank": str(folder / "bank")})
+    assert completion.tasks(context, "opinion@1,op") == ["opinion@1,opinion"]  # type: ignore[arg-type]
     assert completion.data("ban") == ["bank/"] and completion.data("glue/co") == ["glue/cola"]
     environment = {
         **os.environ,
