@@ -574,6 +574,7 @@ class Bank:
             self.store, self.encoder, name, tasks, how, scale=scale, density=density, drop=drop, seed=seed, rank=rank,
             head=head, check=check,
         )  # fmt: skip
+        succession.warn_of_changes(self.store, name, inlay)
         return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
 
     def move(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from intarsia import files
 from intarsia.errors import IntarsiaError, check_choice, did_you_mean
@@ -40,9 +40,31 @@ def setting(name: str) -> Callable[[Any], Any]:
     return check
 
 
-def max_length(value: str | None) -> str | None:
-    from intarsia.cli.shared import read_length
+def read_length(text: str | None) -> int | Literal["auto"] | None:
+    """Return the value of --max-length."""
+    if text is None or text == "auto":
+        return cast(Literal["auto"] | None, text)
+    try:
+        return int(text)
+    except ValueError:
+        raise IntarsiaError(f"--max-length {text!r} is neither a number of tokens nor auto.") from None
 
+
+def read_class_weights(text: str | None) -> str | dict[str, float] | None:
+    """Return the value of --class-weights: a word, or weights by label."""
+    if text is None or "=" not in text:
+        return text
+    weights = {}
+    for part in text.split(","):
+        label, _, weight = part.rpartition("=")
+        try:
+            weights[label.strip()] = float(weight)
+        except ValueError:
+            raise IntarsiaError(f"--class-weights: {part!r} is not LABEL=WEIGHT, such as spam=5.") from None
+    return weights
+
+
+def max_length(value: str | None) -> str | None:
     length = read_length(value)
     if length != "auto":
         setting("max_length")(length)
@@ -50,8 +72,6 @@ def max_length(value: str | None) -> str | None:
 
 
 def class_weights(value: str | None) -> str | None:
-    from intarsia.cli.shared import read_class_weights
-
     setting("class_weights")(read_class_weights(value))
     return value
 

@@ -36,7 +36,6 @@ from intarsia.cli.shared import (
     app,
     existing_bank,
     hushed,
-    read_length,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -165,7 +164,7 @@ def learning_curve(
     from intarsia.tasks.lengths import propose
 
     base = Encoder.load(encoder or EMBEDDED, device=device)
-    length = read_length(max_length)
+    length = checks.read_length(max_length)
     if length == "auto":
         length = propose(task, base, default_length(task.kind)).tokens
     command = shlex.join(["intarsia", *sys.argv[1:]])

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -249,30 +249,6 @@ def read_swap(given: list[str] | None) -> dict[str, str] | None:
         if not all(part.partition("=")):
             raise IntarsiaError(f"--swap: {part!r} is not PARENT=TASK, such as medical=legal.")
     return dict(part.split("=", 1) for part in given) if given else None
-
-
-def read_length(text: str | None) -> int | Literal["auto"] | None:
-    """Return the value of --max-length."""
-    if text is None or text == "auto":
-        return cast(Literal["auto"] | None, text)
-    try:
-        return int(text)
-    except ValueError:
-        raise IntarsiaError(f"--max-length {text!r} is neither a number of tokens nor auto.") from None
-
-
-def read_class_weights(text: str | None) -> str | dict[str, float] | None:
-    """Return the value of --class-weights: a word, or weights by label."""
-    if text is None or "=" not in text:
-        return text
-    weights = {}
-    for part in text.split(","):
-        label, _, weight = part.rpartition("=")
-        try:
-            weights[label.strip()] = float(weight)
-        except ValueError:
-            raise IntarsiaError(f"--class-weights: {part!r} is not LABEL=WEIGHT, such as spam=5.") from None
-    return weights
 
 
 @contextmanager

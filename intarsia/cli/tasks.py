@@ -52,8 +52,6 @@ from intarsia.cli.shared import (
     hushed,
     open_bank,
     quick_start,
-    read_class_weights,
-    read_length,
     read_swap,
     resumable,
 )
@@ -184,8 +182,8 @@ def learn(
         check_choosing(metric, task.kind, task.labels)
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
-        "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
-        "class_weights": read_class_weights(class_weights), "threshold": threshold,
+        "max_length": checks.read_length(max_length), "metric": metric, "bias_correction": bias_correction,
+        "seed": seed, "class_weights": checks.read_class_weights(class_weights), "threshold": threshold,
         "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
@@ -305,9 +303,9 @@ def sweep(
             serve_anyway=serve_anyway,
             callbacks=[*(log or ()), *([watch] if watch else ())],
             progress=False,
-            max_length=read_length(max_length),
+            max_length=checks.read_length(max_length),
             metric=metric,
-            class_weights=read_class_weights(class_weights),
+            class_weights=checks.read_class_weights(class_weights),
             threshold=threshold,
             calibrate=None if calibrate else False,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,

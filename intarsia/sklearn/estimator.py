@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from intarsia.bank import succession
 from intarsia.bank.bank import Bank
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay import Inlay
@@ -171,6 +172,7 @@ class IntarsiaEstimator(BaseEstimator):
         check_is_fitted(self, "inlay_")
         assert self.inlay_ is not None
         opened = bank if isinstance(bank, Bank) else Bank(bank)
+        succession.warn_of_changes(opened.store, name, self.inlay_)
         return opened.store.add(replace(self.inlay_, name=name))
 
     @classmethod
