@@ -120,7 +120,7 @@ def test_evaluate_prints_labels_confusions_and_mistakes(bank: Bank, tmp_path: Pa
     assert sum(map(sum, found["confusion"]["counts"])) == 200 and set(found["calibration"]) == {"ece", "bins"}
     assert {row["label"] for row in found["classes"]} == {EVIL, "b|c*"}
     refused = CliRunner().invoke(app, [*arguments, "--threshold", "0.3"])
-    assert "a threshold is for tasks with several labels" in str(refused.exception)
+    assert "--threshold is for tasks with several labels of n" in str(refused.exception)
 
 
 def test_show_has_calibration_and_cut_texts(bank: Bank) -> None:
