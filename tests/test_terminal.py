@@ -85,7 +85,7 @@ def test_an_error_of_the_operating_system_is_explained(
         raise OSError(24, "Too many open files", "bank/x")
 
     monkeypatch.setattr("sys.argv", ["intarsia", "tasks"])
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "_app_for", lambda command: fail)
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 2
