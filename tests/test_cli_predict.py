@@ -245,4 +245,5 @@ def test_completion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_name_options() -> None:
     assert as_options("Name one with text=.") == "Name one with --text."
     assert as_options("or set kind='score' for numbers (and pair=)") == "or set --kind score for numbers (and --pair)"
+    assert as_options("class_weights: no label 'x'.") == "--class-weights: no label 'x'."
     assert as_options("the text a=b, my_label=3") == "the text a=b, my_label=3"
