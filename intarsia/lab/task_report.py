@@ -211,11 +211,13 @@ def _scores(html: Page, facts: Facts) -> None:
     html.text(_test(metrics))
     calibration = metrics.get("calibration")
     if calibration is not None:
-        html.text(
+        before, after = score(calibration["ece_before"]), score(calibration["ece_after"])
+        found_on = (
             f"Calibration: temperature {calibration['temperature']:.3g}, found on the validation part. The expected "
-            f"calibration error on the test part is {score(calibration['ece_before'])} before and "
-            f"{score(calibration['ece_after'])} after it."
+            f"calibration error on the test part is {before} before and {after} after it."
         )
+        none = f"Not calibrated. The expected calibration error on the test part is {after}."
+        html.text(none if calibration["temperature"] == 1 else found_on)
     if found is None:
         return
     others = found.outcome.scores()
