@@ -99,7 +99,11 @@ class Client:
         if isinstance(task, str):
             if isinstance(texts, str):
                 raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            requests = [(task, text) for text in texts or ()]
+            if not isinstance(texts, list):  # a column or a table of another library
+                from intarsia.tasks.requests import texts_of
+
+                texts = texts_of(texts, "label") if texts is not None else []
+            requests = [(task, text) for text in texts]
         else:
             requests = list(task)
         rows = [{"task": name, "input": _input(text)} for name, text in requests]

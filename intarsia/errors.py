@@ -7,7 +7,8 @@ expected and what to do. The command line prints the message without a traceback
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from numbers import Integral
 from typing import Any
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules that pip knows by another name
@@ -106,19 +107,33 @@ def check_choice(option: str, value: Any, choices: Collection[str]) -> None:
         raise IntarsiaError(f"{option} {value!r} is not known; expected one of: {', '.join(choices)}.")
 
 
-def did_you_mean(name: Any, known: Collection[str]) -> str:
+NEAR = 0.6  # similarity of a name that may be meant
+FURTHER = 0.15  # a name that is less like than the nearest one, by more than this, is not proposed beside it
+
+
+def did_you_mean(name: Any, known: Collection[str], *, least: float = NEAR) -> str:
     """A sentence with the known names that look like `name`, with a space before it; empty if none does."""
-    close = get_close_matches(str(name), list(known), n=2)
+    close = near_names(str(name), known, least=least)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def near_names(name: str, known: Collection[str], *, least: float = NEAR) -> list[str]:
+    """The known names that look most like `name`, at most two, in any case of letters."""
+    meant, written = name.casefold(), {other.casefold(): other for other in known}
+    close = get_close_matches(meant, written, n=2, cutoff=least)
+    alike = [SequenceMatcher(None, other, meant).ratio() for other in close]
+    return [written[other] for other, ratio in zip(close, alike, strict=True) if ratio >= alike[0] - FURTHER]
 
 
 MOST_SEED = 2**63 - 1  # what PyTorch's generators take
 
 
-def check_seed(seed: int, most: int = MOST_SEED) -> None:
-    """Raise unless every random generator takes this seed."""
+def check_seed(seed: int, name: str = "seed", most: int = MOST_SEED) -> None:
+    """Raise unless every random generator takes this seed. `name`: what the message calls it."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise IntarsiaError(f"{name} must be a whole number, not {seed!r} ({type(seed).__name__}).")
     if not 0 <= seed <= most:
-        raise IntarsiaError(f"seed must be at least 0 and at most {most} (2^{most.bit_length()} - 1), not {seed}.")
+        raise IntarsiaError(f"{name} must be at least 0 and at most {most} (2^{most.bit_length()} - 1), not {seed}.")
 
 
 def check_extra(extra: str, *modules: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -239,15 +240,17 @@ def test_importing_and_help_load_neither_torch_nor_transformers() -> None:
     assert done.stdout.strip() == "[]"
 
 
-VERBS = "learn predict evaluate baseline tasks show remove restore export verify methods compare".split()
+VERBS = "learn sweep predict evaluate explain baseline tasks show remove restore export verify".split()
+VERBS += "methods compare serve report learning-curve import".split()
 
 
 @pytest.mark.parametrize("verb", [*VERBS, ""])
 def test_help_is_there_for_every_verb(verb: str) -> None:
-    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    env = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "intarsia.cli", *([verb] if verb else []), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0 and "Usage" in done.stdout
+    assert not re.findall(r"--[a-z-]+…|INTARSIA_[A-Z_]+…", done.stdout)  # names are whole at 80 columns
 
 
 def test_methods_on_an_encoder(base: str, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a bank that has learned `opinion`."""
     folder = tmp_path_factory.mktemp("user")
     encoder = Encoder.load(save_tiny(folder / "base"))
+    (folder / "empty").mkdir()
     rows = [(row["text"], row["label"]) for row in opinions(60)]
     intarsia.open(folder / "bank", encoder).learn("opinion", rows, Bottleneck(4), epochs=1, progress=False)
     return folder
@@ -103,6 +105,16 @@ def test_a_file_keeps_its_columns_and_its_rows(run: Shell, tmp_path: Path) -> No
         assert [row["id"] for row in csv.DictReader(file, delimiter="\t")] == ["7", "8", "9"]
 
 
+def test_a_text_that_is_read_as_a_header_is_named(run: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("a good film\nan awful day\n")
+    code, out, err = run("predict", "opinion", "-f", str(path))
+    assert code == 0 and len(out.splitlines()) == 1 and "the first line, 'a good film', is read as the name" in err
+    assert run("predict", "opinion", "-q", "-f", str(path))[2] == ""
+    path.write_text("Text\na good film\n")
+    assert run("predict", "opinion", "-f", str(path))[2] == ""
+
+
 def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl", reason="the extra xlsx is not installed")
     target = tmp_path / "out.xlsx"
@@ -122,6 +134,8 @@ def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
         (["predict", "opinion", "a", "--bank", "nowhere"], "There is no bank at nowhere"),
         (["tasks", "--bank", "nowhere"], "There is no bank at nowhere"),
         (["verify", "--bank", "nowhere"], "There is no bank at nowhere"),
+        (["predict", "opinion", "-f", "none.csv", "--pair", "b"], "--pair is for tasks over text pairs"),
+        (["verify", "--bank", "empty"], "There is no bank at empty"),
         (["learn", "x", "none.csv", "--pooling", "max"], "mean, cls"),
         (["learn", "x", "none.csv", "--metric", "rouge"], "'rouge' is not known"),
         (["learn", "x", "none.csv", "--metric", "f1-macr"], "Did you mean 'f1-macro' or 'f1-micro'?"),
@@ -130,6 +144,27 @@ def test_a_workbook_is_written_as_one(run: Shell, tmp_path: Path) -> None:
         (["learn", "x", "none.csv", "--device", "gpu"], "the device 'gpu' is not known"),
         (["learn", "x", "none.csv", "--encoding", "utf-9"], "the encoding 'utf-9' is not known"),
         (["discard", "opinion", "--yes"], "no unfinished training run of 'opinion'"),
+        (["learn", "x", "none.csv", "--epochs", "0"], "--epochs must be greater than 0, not 0"),
+        (["learn", "x", "none.csv", "--lr", "-1"], "--learning-rate must be greater than 0"),
+        (["learn", "x", "none.csv", "--max-length", "2"], "--max-length 2 leaves no word"),
+        (["learn", "x", "none.csv", "--patience", "0"], "--patience must be at least 1 epoch"),
+        (["learn", "x", "none.csv", "--threshold", "4"], "--threshold is a probability"),
+        (["learn", "x", "none.csv", "--class-weights", "balancd"], "--class-weights 'balancd' is not known. Did you"),
+        (["learn", "x", "none.csv", "--class-weights", "a=0"], "--class-weights: the weight of 'a' is 0"),
+        (["learn", "x", "none.csv", "--from", "opinio"], "Did you mean 'opinion'"),
+        (["sweep", "none.csv", "--together", "0"], "--together must be at least 1, not 0"),
+        (["predict", "opinion", "a", "--threshold", "0.5"], "--threshold is for tasks with several labels of n"),
+        (["evaluate", "opinion", "none.csv", "--threshold", "0.5"], "--threshold is for tasks with several labels"),
+        (["evaluate", "opinion", "none.csv"], "none.csv does not exist"),
+        (["evaluate", "opinion", "glue/colaa"], "Did you mean 'glue/cola'"),
+        (["explain", "opinion", "a", "-o", "no/page.html"], "The folder no does not exist"),
+        (["report", "opinion", "-o", "bank/bank.json"], "A part of the path is a file"),
+        (["report", "opinion", "--bank", "nowhere"], "There is no bank at nowhere"),
+        (["learning-curve", "none.csv", "--sizes", "few"], "--sizes: 'few' is neither a number of rows nor all"),
+        (["learning-curve", "none.csv", "--method", "lorra-8"], "Did you mean 'lora'"),
+        (["learning-curve", "none.csv", "--metric", "f2"], "'f2' is not known"),
+        (["learning-curve", "glue/colaa"], "Did you mean 'glue/cola'"),
+        (["compare", "none.csv", "--seeds", "0"], "--seeds must be at least 1, not 0"),
     ],
 )
 def test_wrong_options_are_refused_at_once(folder: Path, arguments: list[str], message: str) -> None:
@@ -193,6 +228,8 @@ def test_completion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert tuple(name for name, preset in PRESETS.items() if not preset.alias) == completion.METHODS
     assert completion.methods("lora,pf") == ["lora,pfeiffer"]
+    context = SimpleNamespace(params={"bank": str(folder / "bank")})
+    assert completion.tasks(context, "opinion@1,op") == ["opinion@1,opinion"]  # type: ignore[arg-type]
     assert completion.data("ban") == ["bank/"] and completion.data("glue/co") == ["glue/cola"]
     environment = {
         **os.environ,
@@ -208,4 +245,5 @@ def test_completion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_name_options() -> None:
     assert as_options("Name one with text=.") == "Name one with --text."
     assert as_options("or set kind='score' for numbers (and pair=)") == "or set --kind score for numbers (and --pair)"
+    assert as_options("class_weights: no label 'x'.") == "--class-weights: no label 'x'."
     assert as_options("the text a=b, my_label=3") == "the text a=b, my_label=3"

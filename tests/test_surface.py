@@ -126,6 +126,13 @@ def test_settings_are_keywords_of_learn(encoder: Encoder, tmp_path: Path) -> Non
         ({"callbacks": "x"}, "callbacks: expected a list"),
         ({"text": "review"}, "no column 'review'"),
         ({"limit": 0}, "limit=0"),
+        ({"limit": "5"}, "limit must be a whole number or None, not '5' (str)"),
+        ({"seed": "first"}, "seed must be a whole number, not 'first' (str)"),
+        ({"text": 3}, "no column '3' for text"),
+        ({"label": "labl"}, "no column 'labl' for label. Did you mean 'label'?"),
+        ({"start_from": 3}, "expected the name of a task"),
+        ({"class_weights": {"yes": "2"}}, "the weight of 'yes' is '2'; expected a number"),
+        ({"class_weights": [1, 2]}, "expected 'balanced' or a mapping"),
     ],
 )
 def test_wrong_options_are_explained(encoder: Encoder, tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -147,9 +154,24 @@ def test_wrong_names_are_explained(encoder: Encoder, tmp_path: Path, name: Any) 
         intarsia.open(tmp_path / "bank", encoder).learn(name, opinions())
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_wrong_folders_names_and_versions_are_explained(encoder: Encoder, tmp_path: Path) -> None:
+    for folder in (3, None, b"bank"):
+        with pytest.raises(IntarsiaError, match="expected the folder of a bank, found"):
+            intarsia.open(folder)  # type: ignore[arg-type]
+    bank = intarsia.open(tmp_path / "bank", encoder)
+    with pytest.raises(IntarsiaError, match=r"expected the name of a task, found 3 \(int\)"):
+        bank.show(3)  # type: ignore[arg-type]
+    bank.learn("tone", opinions(), Bottleneck(4), settings=QUICK, progress=False)
+    with pytest.raises(IntarsiaError, match=r"expected the number of a version, such as 2, found '1' \(str\)"):
+        bank.show("tone", "1")  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers(encoder: Encoder, tmp_path: Path) -> None:
     settings = Settings(learning_rate=np.float32(0.5), epochs=np.int64(3), dropout=np.bool_(False))  # type: ignore[arg-type]
     assert type(settings.learning_rate) is float and type(settings.epochs) is int and settings.dropout is False
+    bank = intarsia.open(tmp_path / "bank", encoder)
+    entry = bank.learn("tone", opinions(), Bottleneck(4), **{**QUICK, "seed": np.int64(3)}, limit=np.int64(20))
+    assert (entry.header.data["seed"], entry.header.data["limit"]) == (3, 20)
 
 
 def test_a_grid_is_given_by_name(encoder: Encoder, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from intarsia.bank.entry import Entry, Problem, Unfinished
 from intarsia.bank.store import Store
 from intarsia.bank.work import discard, unfinished
 from intarsia.errors import BankError, EncoderError, IntarsiaError, PrecisionError, UnknownTask
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import TaskData
 from intarsia.tasks.examples import Kind, check_answers
-from intarsia.tasks.named import load_named
+from intarsia.tasks.named import load_named, load_named_examples
 from intarsia.tasks.own_metric import named_metric
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Evaluation:
     interval: Interval
     examples: int
     version: int
-    outcome: Outcome  # scores for each label, confusions, calibration, mistakes
+    # Scores for each label, confusions, calibration, mistakes.
+    outcome: Outcome = dataclasses.field(repr=False)
 
     def to_dict(self, mistakes: int = 0) -> dict[str, Any]:
         """Return plain JSON values, with at most this many mistakes."""
@@ -86,6 +88,8 @@ class Bank:
         limits: Limits | None = None,
     ) -> None:
         """`limits` bound the memory, the queue and the passes of the engine that answers requests."""
+        if not isinstance(folder, str | os.PathLike):
+            raise BankError(f"expected the folder of a bank, found {folder!r:.60} ({type(folder).__name__}).")
         self.store = Store(folder)
         self.device, self.precision = device, precision
         self._given = encoder
@@ -283,7 +287,7 @@ class Bank:
             raise IntarsiaError(f"sweep expects a mapping from task names to data, found a {type(tasks).__name__}.")
         for name in tasks:
             self.check_learning(name)
-        loaded = {name: data if isinstance(data, TaskData) else load_data(data) for name, data in tasks.items()}
+        loaded = {name: data if isinstance(data, TaskData) else load_named(data) for name, data in tasks.items()}
         if settings.get("max_length") == "auto":  # one length for all jobs: the longest
             settings["max_length"] = max(self.propose_length(data).tokens for data in loaded.values())
         for name, data in loaded.items():
@@ -313,7 +317,13 @@ class Bank:
 
     @overload
     def predict(
-        self, task: str, texts: Texts, *, version: int | None = None, swap: Mapping[str, str] | None = None
+        self,
+        task: str,
+        texts: Texts,
+        *,
+        version: int | None = None,
+        threshold: float | None = None,
+        swap: Mapping[str, str] | None = None,
     ) -> list[Prediction]: ...
     @overload
     def predict(self, task: Sequence[tuple[str, Text]]) -> list[Prediction]: ...
@@ -326,6 +336,7 @@ class Bank:
         texts: Texts | None = None,
         *,
         version: int | None = None,
+        threshold: float | None = None,
         swap: Mapping[str, str] | None = None,
     ) -> list[Prediction] | list[dict[str, Prediction]]:
         """Return the predictions of one task for many texts or, given (task, text) requests, of many tasks in one pass.
@@ -333,7 +344,8 @@ class Bank:
         `texts` is a list, a column (pandas, NumPy, Arrow, Hugging Face), or a table with the columns that the task was
         learned from. The task kind determines the type of a text: a string; a tuple of two strings for text pairs;
         (question, context) for spans; a list of words for tagging; a string with mask tokens for masked-word
-        prediction. `version` asks another version of the task than the served one.
+        prediction. `version` asks another version of the task than the served one. `threshold` replaces the stored ones
+        of a task with several labels of n.
 
         `Parallel("topic", "tone")` in place of a task asks several tasks for each text; the result has a mapping from
         task to prediction for each text. `swap={"medical": "legal"}` lets another inlay stand in for one on which the
@@ -344,14 +356,15 @@ class Bank:
         from intarsia.serve.parallel import Parallel
 
         swapped = family.swap_pairs(swap)
-        if not isinstance(task, str) and (version is not None or swapped):
-            raise IntarsiaError("version and swap are for one task: predict(task, texts, …).")
+        if not isinstance(task, str) and (version is not None or threshold is not None or swapped):
+            raise IntarsiaError("version, threshold and swap are for one task: predict(task, texts, …).")
         if isinstance(task, Parallel):
             requests = parallel_requests(self.store, task, texts)
             answers = iter(self._answers([Ask(name, text, at) for row in requests for name, at, text in row]))
             return [{shown: cast("Prediction", next(answers).prediction) for shown in task.tasks} for _ in requests]
         asks = [Ask(name, text, version, swap=swapped) for name, text in requests_of(self.store, task, texts, version)]
-        return [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
+        found = [cast("Prediction", answer.prediction) for answer in self._answers(asks)]
+        return found if threshold is None else [prediction.at_threshold(threshold) for prediction in found]
 
     def embed(self, texts: Texts, task: str | None = None) -> np.ndarray:
         """Return a vector for each text (or pair of texts): [texts, width] in float32.
@@ -406,16 +419,18 @@ class Bank:
 
         return predict_proba(self, task, texts, version)
 
-    def predict_frame(self, frame: Any, tasks: str | Iterable[str] | None = None) -> Any:
+    def predict_frame(
+        self, frame: Any, tasks: str | Iterable[str] | None = None, *, text: str | None = None, pair: str | None = None
+    ) -> Any:
         """Return a copy of a DataFrame with the answers of some tasks (None: all) in new columns.
 
         The columns are named `task_field`, for example `tone_label` and `tone_probability`. All tasks share passes.
-        Each task reads the columns that it was learned from, else the columns with conventional names. Rows without a
-        text get no answer.
+        Each task reads the columns `text` and `pair` or, if they are not named, those that it was learned from, else
+        those with conventional names. Rows without a text get no answer.
         """
         from intarsia.bank.frames import predict_frame
 
-        return predict_frame(self, frame, tasks)
+        return predict_frame(self, frame, tasks, text, pair)
 
     @property
     def engine(self) -> Engine:
@@ -449,7 +464,6 @@ class Bank:
         `metric` is a name, or a function of the true and the predicted labels. `swap`: as in `predict`.
         """
         from intarsia.serve.scoring import RESAMPLES, predictions_of
-        from intarsia.tasks.data import load_examples
         from intarsia.tasks.metrics import check_metric, evaluation_metric
         from intarsia.tasks.outcome import outcome_of
 
@@ -460,7 +474,7 @@ class Bank:
         metric = evaluation_metric(metric, inlay.metrics.get("metric"), kind, labels)
         check_metric(metric, kind, labels)
         known = inlay.data.get("columns")
-        examples = load_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
+        examples = load_named_examples(data, kind=kind, labels=labels, learned_from=known, **columns)
         family.swap_pairs(swap)
         swapped = family.swapped_parents(self.store, name, inlay, swap) if swap else None
         learned = family.learned_on(self.store, inlay, self.encoder, swapped=swapped)
@@ -560,6 +574,7 @@ class Bank:
             self.store, self.encoder, name, tasks, how, scale=scale, density=density, drop=drop, seed=seed, rank=rank,
             head=head, check=check,
         )  # fmt: skip
+        succession.warn_of_changes(self.store, name, inlay)
         return succession.add(self.store, inlay, encoder=self.encoder, serve_anyway=serve_anyway)
 
     def move(

@@ -57,6 +57,8 @@ def parent_named(store: Store, name: str) -> Parent:
 
 def task_and_version(name: str) -> tuple[str, int | None]:
     """Return the parts of `task@2`; the version of `task` is None."""
+    if not isinstance(name, str):
+        raise IntarsiaError(f"expected the name of a task, such as 'topic' or 'topic@2'; found {name!r:.60}.")
     task, at, number = name.strip().partition("@")
     if at and not (task and number.isascii() and number.isdecimal()):
         raise IntarsiaError(f"{name!r} is not a task with a version; expected a form such as {task or 'task'}@2.")

@@ -117,7 +117,13 @@ def predict_proba(bank: Bank, task: str, texts: Any, version: int | None = None)
     return Probabilities(np.array(rows, dtype=np.float64).reshape(len(rows), len(labels)), labels)
 
 
-def predict_frame(bank: Bank, frame: Any, tasks: str | Iterable[str] | None = None) -> Any:
+def predict_frame(
+    bank: Bank,
+    frame: Any,
+    tasks: str | Iterable[str] | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+) -> Any:
     """A copy of a DataFrame with the answers' columns, named `task_field`."""
     if not is_of(frame, "pandas", "DataFrame"):
         raise DataError(f"predict_frame expects a pandas DataFrame, found {_short(frame)}. Use predict.")
@@ -127,10 +133,16 @@ def predict_frame(bank: Bank, frame: Any, tasks: str | Iterable[str] | None = No
     headers = {name: bank.show(name).header for name in names}
     for name, header in headers.items():
         check_answers(header.kind, name)
-    texts = {
-        name: texts_of_table(table, cast(Kind, header.kind), header.data.get("columns"))
-        for name, header in headers.items()
-    }
+    for column in (text, pair):
+        if column is not None and column not in table.columns:
+            found = ", ".join(map(repr, table.columns))
+            raise DataError(f"the DataFrame has no column {column!r}. Columns found: {found}.")
+    texts = {}
+    for name, header in headers.items():
+        columns = dict(header.data.get("columns") or {}) if text is None else {"text": text}
+        texts[name] = texts_of_table(
+            table, cast(Kind, header.kind), columns if pair is None else {**columns, "pair": pair}
+        )
     asked = [(name, row) for name in names for row, text in enumerate(texts[name]) if not _is_empty(text)]
     answers = dict(zip(asked, bank.predict([(name, texts[name][row]) for name, row in asked]), strict=True))
     out = frame.copy()

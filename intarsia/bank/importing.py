@@ -83,6 +83,7 @@ def add_imported(
         final = inlay_of_adapter(name, adapter, encoder, training, stored)
         final.metrics.update(inlay.metrics)
         final.data.update(inlay.data)
+        succession.warn_of_changes(store, name, final)
         return succession.add(store, final, encoder=encoder, serve_anyway=serve_anyway)
     except BaseException:
         for parent in stored.values():

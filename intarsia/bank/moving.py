@@ -68,6 +68,7 @@ def move(source: Side, target: Side, entry: Entry, check: Any, new_name: str, *,
         made.metrics.update({"metric": after["metric"], "test": after["test"]})
         made.data["test_sha256"] = after["sha256"]
     made = dataclasses.replace(made, name=new_name)
+    succession.warn_of_changes(target.store, new_name, made)
     return succession.add(target.store, made, encoder=new, serve_anyway=serve_anyway)
 
 

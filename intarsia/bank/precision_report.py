@@ -20,11 +20,12 @@ from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
 from intarsia.errors import DataError, IntarsiaError
 from intarsia.serve.scoring import predictions
-from intarsia.tasks.data import load_data, load_examples, load_sentences, load_texts
+from intarsia.tasks.data import load_sentences, load_texts
 from intarsia.tasks.examples import Example, Kind
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import default_metric
+from intarsia.tasks.named import load_again, load_named_examples
 from intarsia.tasks.reading import stem
 
 UNBOUNDED = ("perplexity", "mse", "mae")  # metrics that are not shares: their differences are not points
@@ -167,7 +168,7 @@ def _task(
     interface, kind = inlay.interface, cast(Kind, inlay.kind)
     metric: str | None = inlay.metrics.get("metric") or default_metric(kind, inlay.labels)
     if given is not None:
-        examples = load_examples(given, kind=kind, labels=tuple(inlay.labels), **columns)
+        examples = load_named_examples(given, kind=kind, labels=tuple(inlay.labels), **columns)
         source = str(given) if isinstance(given, str | Path) else "given"
     else:
         try:
@@ -216,12 +217,9 @@ def _test_part(recorded: Mapping[str, Any], kind: Kind) -> tuple[list[Example], 
     if origin not in ("file", "folder", "files") or not source:
         raise DataError(f"the data that it learned from is not a file (it is from {origin or 'an unknown source'}).")
     for one in source.values() if isinstance(source, Mapping) else [source]:
-        if not Path(one).expanduser().exists():
+        if not recorded.get("suite") and not Path(one).expanduser().exists():
             raise DataError(f"the data that it learned from is no longer at {one}.")
-    found = load_data(
-        source if isinstance(source, Mapping) else Path(source), kind=kind, seed=recorded.get("seed") or 0,
-        limit=recorded.get("limit"), **(recorded.get("columns") or {}),
-    )  # fmt: skip
+    found = load_again(kind, recorded)
     part = "test" if found.test else "dev"
     same = found.source["sha256"] == recorded.get("sha256")
     return (found.test or found.dev), f"{part} part of {path or 'its files'}" + ("" if same else " (changed since)")

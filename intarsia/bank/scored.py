@@ -7,23 +7,26 @@ from typing import Any, cast
 from intarsia.bank.inlay import Inlay
 from intarsia.encoder.encoder import Encoder
 from intarsia.serve.scoring import RESAMPLES, predictions_of
-from intarsia.tasks.data import content_hash, load_examples
+from intarsia.tasks.data import content_hash
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.metrics import default_metric
+from intarsia.tasks.named import load_named_examples
 
 
 def score_of(inlay: Inlay, learned: Learned, encoder: Encoder, rows: Any) -> dict[str, Any]:
-    """Return `metric` and `test` (value, low, high, examples) as an inlay stores them, and `sha256` of the rows.
+    """Return `metric` and `test` (value, low, high, examples, too_few) as an inlay stores them, and the rows' `sha256`.
 
     `learned` is what the inlay is on `encoder`.
     """
     kind, labels = cast(Kind, inlay.kind), tuple(inlay.labels)
-    examples = load_examples(rows, kind=kind, labels=labels, learned_from=inlay.data.get("columns"))
+    examples = load_named_examples(rows, kind=kind, labels=labels, learned_from=inlay.data.get("columns"))
     metric = inlay.metrics.get("metric") or default_metric(kind, labels)
     inputs, found = predictions_of(learned, examples, encoder, max_length=inlay.interface.max_length)
     interval = learned.task_kind.measure(metric, examples, inputs, found, RESAMPLES)
-    test = {"value": interval.value, "low": interval.low, "high": interval.high, "examples": len(examples)}
+    test: dict[str, Any] = dict(zip(("value", "low", "high"), interval, strict=True)) | {"examples": len(examples)}
+    if interval.few:
+        test["too_few"] = True
     return {"metric": metric, "test": test, "sha256": content_hash({"test": examples})}
 
 

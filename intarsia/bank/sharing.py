@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from intarsia.bank import succession
 from intarsia.bank.copying import copy_family
 from intarsia.bank.entry import Entry
 from intarsia.bank.export import Exported
@@ -89,6 +90,7 @@ def read_bank(store: Store, name: str, folder: Path, source: str, encoder: Calla
     difference = misfit(dict(entry.header.encoder), encoder().description)
     if difference is not None:
         raise ExchangeError(f"{source} cannot be used in this bank: it was {difference}. Use a bank over its own base.")
+    succession.warn_of_changes(store, name, other.load(entry.name, entry.version))
     if entry.name == name:
         return copy_family(other, store, name, entry.version)[-1]
     for digest in reversed(entry.header.parents):

@@ -13,10 +13,10 @@ newest version that is not held back is served.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -28,7 +28,7 @@ from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Misplaced, MissingParent, Refused, UnknownTask
+from intarsia.errors import BankError, DamagedInlay, Misplaced, MissingParent, Refused, UnknownTask, did_you_mean
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -61,6 +61,11 @@ class Store:
         self._inlays = self.folder / "inlays"
         self._catalog = Catalog(self.folder)
         self._refuse_other_folders()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a bank, or at least a training run that was interrupted before its first task."""
+        return any(path.exists() for path in (self._manifest, self._inlays, self.folder / "work"))
 
     @property
     def encoder(self) -> dict[str, Any] | None:
@@ -170,6 +175,12 @@ class Store:
     @_explained
     def entry(self, name: str, version: int | None = None) -> Entry:
         """Return one version of a task; by default the served one, which is the newest that is not held back."""
+        if not isinstance(name, str):
+            raise UnknownTask(f"expected the name of a task, found {name!r:.60} ({type(name).__name__}).")
+        if version is not None and not isinstance(version, Integral):
+            raise UnknownTask(
+                f"expected the number of a version, such as 2, found {version!r:.60} ({type(version).__name__})."
+            )
         found = self.versions(name)
         if version is None:
             return next((entry for entry in reversed(found) if not entry.held), found[-1])
@@ -373,8 +384,7 @@ class Store:
 
     def _unknown(self, name: str) -> UnknownTask:
         names = [entry.name for entry in self.entries()]
-        close = difflib.get_close_matches(name, names, n=3)
-        meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        meant = did_you_mean(name, names)
         more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
         return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant or ' ' + have}")

@@ -17,23 +17,24 @@ from intarsia.tasks.examples import TaskData
 LABELS_SHOWN = 8
 
 
-def warn_of_changes(store: Store, name: str, data: TaskData) -> None:
-    """Warn before training if the new version of a task would have another kind or other labels than the served one."""
+def warn_of_changes(store: Store, name: str, new: TaskData | Inlay) -> None:
+    """Warn before a new version of a task is learned or stored if it has another kind or other labels than the served
+    one."""
     served = _served(store, name)
     if served is None:
         return
     old, changes = served.header, []
-    if old.kind != data.kind:
-        changes.append(f"is of the kind {data.kind} (until now {old.kind})")
-    elif tuple(old.labels) != tuple(data.labels):
-        gone, new = _listed(set(old.labels) - set(data.labels)), _listed(set(data.labels) - set(old.labels))
+    if old.kind != new.kind:
+        changes.append(f"is of the kind {new.kind} (until now {old.kind})")
+    elif set(old.labels) != set(new.labels):
+        gone, added = _listed(set(old.labels) - set(new.labels)), _listed(set(new.labels) - set(old.labels))
         both = [f"no longer has {'the labels' if ',' in gone else 'the label'} {gone}"] if gone else []
-        both += [f"has the new {'labels' if ',' in new else 'label'} {new}"] if new else []
+        both += [f"has the new {'labels' if ',' in added else 'label'} {added}"] if added else []
         changes += [" and ".join(both)]
     for change in changes:
         warnings.warn(
             f"the new version of {name!r} {change}. Programs that read the answers of {name!r} must expect this; "
-            f"learn it under another name to keep version {served.version} served.",
+            f"give it another name to keep version {served.version} served.",
             IntarsiaWarning,
             stacklevel=3,
         )
@@ -71,8 +72,6 @@ def _served(store: Store, name: str) -> Entry | None:
 def _scores_worse(new: Description, old: Description) -> bool:
     test, before = new.metrics.get("test"), old.metrics.get("test")
     if not test or not before or new.metrics.get("metric") != old.metrics.get("metric") or new.kind != old.kind:
-        return False
-    if test["value"] is None or before["value"] is None:
         return False
     values = test.get("value"), before.get("value")  # None: the metric was not defined
     return None not in values and _same_test_part(new.data, old.data) and bool(values[0] < values[1])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intarsia import files
+from intarsia.cli.checks import output_file
 from intarsia.errors import IntarsiaError, check_extra
 from intarsia.formatting import json_text, printable
 from intarsia.tasks.examples import Question
@@ -49,10 +50,7 @@ def check_format(output: Path | None, format: str | None) -> None:
         if format == "xlsx":
             raise IntarsiaError("A workbook is not written to standard output: name a file with --output.")
         return
-    if output.is_dir():
-        raise IntarsiaError(f"{output} is a folder; expected the name of a file.")
-    if not output.absolute().parent.is_dir():
-        raise IntarsiaError(f"The folder {output.parent} does not exist; create it first.")
+    output_file(output)
     by_ending = ENDINGS.get(output.suffix.lower())
     if by_ending is None and format is None:
         raise IntarsiaError(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from intarsia.errors import DataError, IntarsiaError
+from intarsia.errors import DataError, IntarsiaError, IntarsiaWarning
 from intarsia.tasks.examples import Kind, Question
 
 if TYPE_CHECKING:
@@ -126,15 +127,24 @@ def of_file(
     path: Path, asked: Asked, text: str | None, pair: str | None, form: FileFormat | None
 ) -> Iterator[list[Row]]:
     """Yield the rows of a file with all their columns."""
-    from intarsia.tasks.columns import with_usual_names
+    from intarsia.tasks.columns import USUAL_NAMES, with_usual_names
     from intarsia.tasks.requests import text_columns
     from intarsia.tasks.sources import table_of_file
 
+    if pair is not None and not asked.pairs and asked.kind != "span":
+        raise IntarsiaError(f"--pair is for tasks over text pairs; {asked.name} is over single texts.")
     table = table_of_file(path.expanduser(), form)
     named = table
     if text is None and pair is None:
         named = with_usual_names({"": table})[""]
         columns = text_columns(named, cast(Kind, asked.kind), asked.learned_from)
+        if len(named.columns) == 1 and columns[0] not in {*USUAL_NAMES, *asked.learned_from.values()}:
+            warnings.warn(
+                f"{path}: the first line, {columns[0]!r:.60}, is read as the name of the only column. If it is a text, "
+                "add a header such as text, or name the file .txt.",
+                IntarsiaWarning,
+                stacklevel=2,
+            )
     else:
         for role, name in (("--text", text), ("--pair", pair)):
             if name is not None and name not in table.columns:

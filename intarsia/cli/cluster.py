@@ -8,25 +8,26 @@ from typing import Annotated
 
 import typer
 
-from intarsia.cli.shared import ADVANCED
 from intarsia.errors import IntarsiaError
+
+PANEL = "On a Ray cluster"
 
 RayOption = Annotated[
     str | None,
     typer.Option(
-        "--ray", metavar="ADDRESS", rich_help_panel=ADVANCED, show_default="train in this process",
+        "--ray", metavar="ADDRESS", rich_help_panel=PANEL, show_default="train in this process",
         help="Train on a Ray cluster: the address of its head node, [cyan]auto[/] on one of its nodes, or "
         "[cyan]local[/] for several processes on this machine.",
     ),
 ]  # fmt: skip
 ActorCoresOption = Annotated[
     int,
-    typer.Option("--actor-cores", min=1, rich_help_panel=ADVANCED, help="With --ray: cores of each actor."),
+    typer.Option("--actor-cores", min=1, rich_help_panel=PANEL, help="With --ray: cores of each actor."),
 ]
 ActorsOption = Annotated[
     int | None,
     typer.Option(
-        "--actors", min=1, rich_help_panel=ADVANCED, show_default="as many as fit", help="With --ray: actors, at most."
+        "--actors", min=1, rich_help_panel=PANEL, show_default="as many as fit", help="With --ray: actors, at most."
     ),
 ]
 

@@ -15,13 +15,14 @@ METHODS = tuple(
 
 
 def tasks(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The tasks of the bank that the command line names so far, from the folder's listing."""
+    """The tasks of the bank that the command line names so far, from the folder's listing; of a list, its last."""
     bank = Path(ctx.params.get("bank") or os.environ.get("INTARSIA_BANK") or "bank")
     try:
         names = sorted(entry.name for entry in os.scandir(bank / "inlays") if entry.is_dir())
     except OSError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def unfinished(ctx: typer.Context, incomplete: str) -> list[str]:

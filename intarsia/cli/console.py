@@ -68,7 +68,7 @@ def error(message: str) -> None:
 
 def as_options(message: str) -> str:
     """Return a message with options in place of keywords: `--kind words` for `kind='words'`."""
-    message = message.replace("drop_missing=True", "--drop-missing")
+    message = message.replace("drop_missing=True", "--drop-missing").replace("class_weights:", "--class-weights:")
     return KEYWORD.sub(lambda m: f"--{m[1].replace('_', '-')}{' ' * bool(m[3])}{m[3]}", message)
 
 

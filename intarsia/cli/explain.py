@@ -40,7 +40,11 @@ def explain(
         str | None, typer.Option("--label", help="The label to explain.", show_default="the likeliest")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Write a page with the coloured texts.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE.html", help="Write a page with the coloured texts.",
+            callback=checks.output_file,
+        ),
     ] = None,
     version: VersionOption = None,
     bank: BankOption = Path("bank"),

@@ -8,21 +8,28 @@ from typing import Annotated
 
 import typer
 
+from intarsia.cli import checks, completion
 from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_cluster
 from intarsia.cli.shared import (
     BankOption,
     DeviceOption,
+    DropOption,
+    EncodingOption,
     JsonOption,
     KindOption,
     LabelColumn,
     LimitOption,
     MaxLengthOption,
+    MetricOption,
     PairColumn,
     PoolingOption,
+    QuietOption,
+    SepOption,
     TextColumn,
     about,
     app,
     existing_bank,
+    hushed,
     resumable,
 )
 
@@ -55,11 +62,23 @@ def compare(
     ],
     methods: Annotated[
         str,
-        typer.Option("--methods", "-m", help="Methods, separated by commas; [cyan]intarsia methods[/] lists them."),
+        typer.Option(
+            "--methods", "-m", help="Methods, separated by commas; [cyan]intarsia methods[/] lists them.",
+            autocompletion=completion.methods, show_default="nine methods",
+        ),
     ] = "houlsby-64,pfeiffer,lora,bitfit,layernorm,top-2,features,full,lt-sft-0.5%",
-    seeds: Annotated[int, typer.Option(help="Training runs of each method, with the seeds 0, 1, 2 …")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Training runs of each method, with the seeds 0, 1, 2 …", callback=checks.at_least_one("--seeds")
+        ),
+    ] = 3,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder for results and figures.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder for results and figures.",
+            callback=checks.output_folder,
+        ),
     ] = Path("comparison"),
     no_bert: Annotated[
         float | None,
@@ -78,25 +97,38 @@ def compare(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
     pooling: PoolingOption = "mean",
     learning_rate: Annotated[
         float | None,
-        typer.Option("--learning-rate", "--lr", help="One rate for all methods.", show_default="each method's own"),
+        typer.Option(
+            "--learning-rate", "--lr", help="One rate for all methods.", show_default="each method's own",
+            callback=checks.setting("learning_rate"),
+        ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+        int | None,
+        typer.Option(
+            help="The same for all methods.", show_default="each method's own", callback=checks.setting("epochs")
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="The same for all methods.", show_default="each method's own")
+        int | None,
+        typer.Option(
+            help="The same for all methods.", show_default="each method's own", callback=checks.setting("batch_size")
+        ),
     ] = None,
     max_length: MaxLengthOption = None,
-    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
+    metric: MetricOption = None,
     together: Annotated[
         int | None,
         typer.Option(
             help="Runs in a pass through the base; 1: each run is trained and timed alone.",
             show_default="as many as fit",
+            callback=checks.at_least_one("--together"),
         ),
     ] = None,
     ray: RayOption = None,
@@ -104,8 +136,9 @@ def compare(
     actors: ActorsOption = None,
     bank: BankOption = Path("bank"),
     device: DeviceOption = "cpu",
+    quiet: QuietOption = False,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compare methods on one task: parameters, score and training time.
 
     All methods train on the same rows, with several seeds. The command prints
@@ -128,12 +161,17 @@ def compare(
     chosen = {name: parse(name) for name in separated(methods, ",") if name}
     here = "cpu" if ray else device
     used_bank = existing_bank(bank, encoder, here) if any(names(method) for method in chosen.values()) else None
-    task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit)
-    if not json:
+    quiet = quiet or json
+    with hushed(quiet):
+        task = load_named(
+            data, text=text, pair=pair, label=label, kind=kind, limit=limit, sep=sep, encoding=encoding,
+            drop_missing=drop_missing,
+        )  # fmt: skip
+    if not quiet:
         runs = f"{len(chosen)} methods with {seeds} seed{'s' * (seeds != 1)}"
         console.err.print(f"{about(task)}; {runs}", markup=False)
     cluster = on_cluster(ray, actor_cores, actors, device)
-    with resumable(), cluster, comparison_progress(chosen, quiet=json) as (watch, search_watch):
+    with resumable(), hushed(quiet), cluster, comparison_progress(chosen, quiet=quiet) as (watch, search_watch):
         found = run(
             task, chosen, seeds=seeds, encoder=encoder, bank=used_bank, device=here, folder=output, pooling=pooling,  # type: ignore[arg-type]
             learning_rate=learning_rate, epochs=epochs, batch_size=batch_size, max_length=max_length,
@@ -161,9 +199,15 @@ def baseline(
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     limit: LimitOption = None,
-    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split, the candidates and the fits.")] = 0,
+    metric: MetricOption = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the split, the candidates and the fits.", callback=checks.setting("seed"))
+    ] = 0,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:
     """Search for the best model without a pretrained transformer.
@@ -178,10 +222,15 @@ def baseline(
     from intarsia.lab.no_bert import search
     from intarsia.tasks.named import load_named
 
-    task = load_named(data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed)
-    if not json:
+    quiet = quiet or json
+    with hushed(quiet):
+        task = load_named(
+            data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
+            drop_missing=drop_missing,
+        )  # fmt: skip
+    if not quiet:
         console.err.print(f"baseline: {about(task)}", markup=False)
-    with search_status(quiet=json) as watch:
+    with search_status(quiet=quiet) as watch:
         found = search(task, minutes, seed, metric, watch, candidates=candidates)
     if json:
         console.print_json(found.to_dict())

@@ -23,7 +23,9 @@ from intarsia.cli.shared import (
     ThresholdOption,
     VersionOption,
     app,
+    check_takes_threshold,
     existing_bank,
+    hushed,
     quick_start,
     read_swap,
 )
@@ -115,6 +117,8 @@ def predict(
             raise IntarsiaError(f"{option} describes a data file: give one with --file, or leave {option} out.")
     swapped = read_swap(swap)
     opened = existing_bank(bank, encoder, device, precision)
+    if threshold is not None and "," not in name:
+        check_takes_threshold(opened.show(name, version).header.kind, name)
     several = parallel_answers.tasks_of(name, version=version, threshold=threshold, swap=swapped)
     header = opened.show(name, version).header if several is None else parallel_answers.header_of_all(opened, several)
     asked = answers.Asked.of(header, context)
@@ -129,18 +133,19 @@ def predict(
     else:
         parts = answers.of_standard_input(asked)
     ask: Ask | None = None
-    for rows in parts:
-        given = [row.text for row in rows if row.text is not None]
-        if given and ask is None:
-            given_here = (version, encoder, precision, swapped)
-            alone = no_service or any(option is not None for option in given_here) or device != "cpu" or "@" in name
-            ask = _service(bank, several or name) if not alone else None
-            ask = ask or _base_here(opened, several or name, version, swapped, encoder, device)
-        answered = ask(given) if ask is not None and given else []
-        if threshold is not None:
-            answered = [prediction.at_threshold(threshold) for prediction in answered]
-        found = iter(answered)
-        writer.take(rows, [None if row.text is None else next(found) for row in rows])
+    with hushed(quiet):
+        for rows in parts:
+            given = [row.text for row in rows if row.text is not None]
+            if given and ask is None:
+                given_here = (version, encoder, precision, swapped)
+                alone = no_service or any(option is not None for option in given_here) or device != "cpu" or "@" in name
+                ask = _service(bank, several or name) if not alone else None
+                ask = ask or _base_here(opened, several or name, version, swapped, encoder, device)
+            answered = ask(given) if ask is not None and given else []
+            if threshold is not None:
+                answered = [prediction.at_threshold(threshold) for prediction in answered]
+            found = iter(answered)
+            writer.take(rows, [None if row.text is None else next(found) for row in rows])
     writer.end(quiet=quiet)
 
 

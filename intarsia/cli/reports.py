@@ -8,23 +8,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intarsia.cli import checks, completion
 from intarsia.cli.shared import (
     BankOption,
+    BatchOption,
     DeviceOption,
+    DropOption,
     EncoderOption,
+    EncodingOption,
+    EpochsOption,
     JsonOption,
     KindOption,
     LabelColumn,
     LearnLengthOption,
+    MetricOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
+    QuietOption,
+    RateOption,
+    SepOption,
     TaskArgument,
     TextColumn,
+    TogetherOption,
+    VersionOption,
     about,
     app,
-    open_bank,
-    read_length,
+    existing_bank,
+    hushed,
     resumable,
 )
 from intarsia.errors import IntarsiaError
@@ -39,21 +50,24 @@ def report(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="DATA", help="Labelled data to score the task on.", show_default="the task's own test part"
+            metavar="DATA", help="Labelled data to score the task on.", show_default="the task's own test part",
+            autocompletion=completion.data,
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="The folder.", show_default="report-NAME")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder.", show_default="report-NAME",
+            callback=checks.output_folder,
+        ),
     ] = None,
-    version: Annotated[
-        int | None, typer.Option("--version", help="Another version of the task.", show_default="the served one")
-    ] = None,
+    version: VersionOption = None,
     mistakes: Annotated[int, typer.Option("--mistakes", help="List this many of the worst mistakes.")] = 20,
     bank: BankOption = Path("bank"),
     encoder: EncoderOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a page about a task (index.html) and its model card (README.md).
 
     The page has the data, training curves, scores, confusions, calibration,
@@ -63,7 +77,8 @@ def report(
     from intarsia.cli import console
     from intarsia.lab.task_report import write_report
 
-    opened = open_bank(bank, encoder, device, precision)
+    opened = existing_bank(bank, encoder, device, precision)
+    opened.show(name, version)
     folder = output or Path(f"report-{name}")
     paths = write_report(opened, name, folder, data, version=version, mistakes=mistakes)
     console.say(f"Wrote {' and '.join(str(path) for path in paths)}")
@@ -72,43 +87,55 @@ def report(
 @app.command("learning-curve", rich_help_panel="Tasks")
 def learning_curve(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="Labelled data, as for [cyan]learn[/].", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DATA", help="Labelled data, as for [cyan]learn[/].", show_default=False,
+            autocompletion=completion.data,
+        ),
     ],
     sizes: Annotated[
         str | None,
         typer.Option(
             help="Numbers of training rows, separated by commas; [cyan]all[/] is all rows.",
-            show_default="50, 100, 200 … all",
+            show_default="50, 100, 200 … all", callback=lambda text: _sizes(text) and text,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each size, with the seeds 0, 1, 2 …")] = 3,
+    seeds: Annotated[
+        int, typer.Option(help="Runs of each size, with the seeds 0, 1, 2 …", callback=checks.at_least_one("--seeds"))
+    ] = 3,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="The method and its size.", show_default="houlsby-64")
+        str | None,
+        typer.Option(
+            "--method", "-m", help="The method and its size.", show_default="houlsby-64", callback=checks.method,
+            autocompletion=completion.methods,
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder for results and the figure.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="The folder for results and the figure.",
+            callback=checks.output_folder,
+        ),
     ] = Path("learning-curve"),
     encoder: EncoderOption = None,
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
     kind: KindOption = None,
+    sep: SepOption = None,
+    encoding: EncodingOption = None,
+    drop_missing: DropOption = False,
     pooling: PoolingOption = "mean",
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", "--lr", help="The peak rate.", show_default="the method's")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the training rows.", show_default="the method's")
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples per step.", show_default="the method's")] = None,
+    learning_rate: RateOption = None,
+    epochs: EpochsOption = None,
+    batch_size: BatchOption = None,
     max_length: LearnLengthOption = None,
-    metric: Annotated[str | None, typer.Option(help="As for [cyan]learn[/].", show_default="by kind")] = None,
-    together: Annotated[
-        int | None, typer.Option(help="Number of runs that share a pass.", show_default="as many as fit")
-    ] = None,
+    metric: MetricOption = None,
+    together: TogetherOption = None,
     device: DeviceOption = "cpu",
+    quiet: QuietOption = False,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Find out how many labels are enough: the test score over the number of training rows.
 
     All sizes and seeds train in one queue and share passes. The folder gets
@@ -118,29 +145,34 @@ def learning_curve(
     import shlex
 
     from intarsia.cli import console
+    from intarsia.formatting import score, seconds
+    from intarsia.methods import parse
+    from intarsia.tasks.named import load_named
+
+    quiet = quiet or json
+    with hushed(quiet):
+        task = load_named(
+            data, text=text, pair=pair, label=label, kind=kind, sep=sep, encoding=encoding, drop_missing=drop_missing
+        )
+    if not quiet:
+        console.err.print(about(task), markup=False)
     from intarsia.encoder.encoder import Encoder
     from intarsia.encoder.sources import EMBEDDED
-    from intarsia.formatting import score, seconds
     from intarsia.lab.learning_curve import FILES
     from intarsia.lab.learning_curve import learning_curve as run
-    from intarsia.methods import parse
-    from intarsia.tasks import load_data
     from intarsia.tasks.kind_registry import default_length
     from intarsia.tasks.lengths import propose
 
-    task = load_data(data, text=text, pair=pair, label=label, kind=kind)  # type: ignore[arg-type]
-    if not json:
-        console.err.print(about(task), markup=False)
     base = Encoder.load(encoder or EMBEDDED, device=device)
-    length = read_length(max_length)
+    length = checks.read_length(max_length)
     if length == "auto":
         length = propose(task, base, default_length(task.kind)).tokens
     command = shlex.join(["intarsia", *sys.argv[1:]])
-    with resumable():
+    with resumable(), hushed(quiet):
         curve = run(
             task, _sizes(sizes), parse(method) if method else None, seeds=seeds, encoder=base, folder=output,
             pooling=pooling, metric=metric, together=together, command=command,  # type: ignore[arg-type]
-            watch=None if json else _Lines(), learning_rate=learning_rate, epochs=epochs, batch_size=batch_size,
+            watch=None if quiet else _Lines(), learning_rate=learning_rate, epochs=epochs, batch_size=batch_size,
             max_length=length,
         )  # fmt: skip
     if json:

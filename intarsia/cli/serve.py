@@ -147,7 +147,7 @@ def _signature() -> inspect.Signature:
         declared = (
             f"{flag(field.name)}/--no-{field.name.replace('_', '-')}" if field.type == "bool" else flag(field.name)
         )
-        option = typer.Option(declared, envvar=variable(field.name), help=field.metadata["help"])
+        option = typer.Option(declared, envvar=variable(field.name), show_envvar=False, help=field.metadata["help"])
         parameters.append(
             inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
@@ -155,7 +155,9 @@ def _signature() -> inspect.Signature:
             )
         )  # fmt: skip
     for name, help in LIMITS.items():
-        option = typer.Option(flag(name), envvar=variable(name), help=help, show_default="by the machine")
+        option = typer.Option(
+            flag(name), envvar=variable(name), show_envvar=False, help=help, show_default="by the machine"
+        )
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[int | None, option]

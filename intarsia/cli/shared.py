@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -100,7 +100,7 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="Use at most th
 MaxBytesOption = Annotated[
     int | None,
     typer.Option(
-        "--max-bytes", min=1, show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
+        "--max-bytes", metavar="BYTES", show_default="2 GiB", envvar="INTARSIA_MAX_BYTES", rich_help_panel=ADVANCED,
         callback=lambda limit: _limit_content(limit),
         help="Refuse data files with more content than this, after decompression.",
     ),
@@ -127,19 +127,24 @@ StartOption = Annotated[
     ),
 ]  # fmt: skip
 MaxLengthOption = Annotated[
-    int | None, typer.Option(help="Cut longer texts to this many tokens.", show_default="128; 384 for spans")
+    int | None,
+    typer.Option(
+        help="Cut longer texts to this many tokens.",
+        show_default="128; 384 for spans",
+        callback=checks.setting("max_length"),
+    ),
 ]
 LearnLengthOption = Annotated[
     str | None,
     typer.Option(
-        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans",
+        "--max-length", metavar="TOKENS|auto", show_default="128; 384 for spans", callback=checks.max_length,
         help="Cut longer texts to this many tokens; [cyan]auto[/] chooses by the data.",
     ),
 ]  # fmt: skip
 ClassWeightsOption = Annotated[
     str | None,
     typer.Option(
-        "--class-weights", metavar="balanced|LABEL=W,…",
+        "--class-weights", metavar="balanced|LABEL=W,…", callback=checks.class_weights,
         help="Weights of the labels in the loss: [cyan]balanced[/], or a list such as [cyan]spam=5,ham=1[/].",
     ),
 ]  # fmt: skip
@@ -147,7 +152,37 @@ ThresholdOption = Annotated[
     float | None,
     typer.Option(
         "--threshold", help="The probability from which a label applies, for several labels of n.",
-        show_default="one for each label, found on validation",
+        show_default="one for each label, found on validation", callback=checks.setting("threshold"),
+    ),
+]  # fmt: skip
+RateOption = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate", "--lr", help="The peak rate, after the warm-up.", show_default="the method's",
+        callback=checks.setting("learning_rate"),
+    ),
+]  # fmt: skip
+EpochsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Passes over the training examples.", show_default="the method's", callback=checks.setting("epochs")
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option(help="Examples per step.", show_default="the method's", callback=checks.setting("batch_size")),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What the best epoch is chosen by, such as f1-macro.", show_default="by kind", callback=checks.metric
+    ),
+]
+TogetherOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of runs that share a pass.", show_default="as many as fit",
+        callback=checks.at_least_one("--together"),
     ),
 ]  # fmt: skip
 CalibrateOption = Annotated[
@@ -192,7 +227,7 @@ PrecisionOption = Annotated[
 def _limit_content(limit: int | None) -> int | None:
     from intarsia.tasks.content import set_content_limit
 
-    set_content_limit(limit)
+    set_content_limit(checks.at_least_one("--max-bytes")(limit))
     return limit
 
 
@@ -217,30 +252,6 @@ def read_swap(given: list[str] | None) -> dict[str, str] | None:
     return dict(part.split("=", 1) for part in given) if given else None
 
 
-def read_length(text: str | None) -> int | Literal["auto"] | None:
-    """Return the value of --max-length."""
-    if text is None or text == "auto":
-        return cast(Literal["auto"] | None, text)
-    try:
-        return int(text)
-    except ValueError:
-        raise IntarsiaError(f"--max-length {text!r} is neither a number of tokens nor auto.") from None
-
-
-def read_class_weights(text: str | None) -> str | dict[str, float] | None:
-    """Return the value of --class-weights: a word, or weights by label."""
-    if text is None or "=" not in text:
-        return text
-    weights = {}
-    for part in text.split(","):
-        label, _, weight = part.rpartition("=")
-        try:
-            weights[label.strip()] = float(weight)
-        except ValueError:
-            raise IntarsiaError(f"--class-weights: {part!r} is not LABEL=WEIGHT, such as spam=5.") from None
-    return weights
-
-
 @contextmanager
 def hushed(quiet: bool) -> Iterator[None]:
     """Print no notes if `quiet`."""
@@ -253,16 +264,27 @@ def hushed(quiet: bool) -> Iterator[None]:
 def about(task: TaskData) -> str:
     """Return a task's kind of output and its numbers of rows, in one line."""
     rows = ", ".join(f"{count:,} {part}" for part, count in task.source["rows"].items())
-    return f"{task.asks}; {rows} ({task.source['split']})"
+    dropped = task.source.get("dropped")
+    left_out = f"; {dropped:,} row{'s' * (dropped != 1)} without a text or a label left out" if dropped else ""
+    return f"{task.asks}; {rows} ({task.source['split']}){left_out}"
+
+
+def check_takes_threshold(kind: str, name: str) -> None:
+    if kind != "labels":
+        raise IntarsiaError(f"--threshold is for tasks with several labels of n; {name} is of the kind {kind}.")
 
 
 def existing_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:
     """Open a bank that must be there."""
+    missing = (
+        f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
+    )
     if not bank.exists():
-        raise IntarsiaError(
-            f"There is no bank at {bank}. Name its folder with --bank, or learn a first task: intarsia learn NAME DATA."
-        )
-    return open_bank(bank, encoder, device, precision)
+        raise IntarsiaError(missing)
+    opened = open_bank(bank, encoder, device, precision)
+    if not opened.store.exists:
+        raise IntarsiaError(missing)
+    return opened
 
 
 def open_bank(bank: Path, encoder: str | None = None, device: str = "cpu", precision: str | None = None) -> Bank:

@@ -12,6 +12,7 @@ from intarsia.cli.cluster import ActorCoresOption, ActorsOption, RayOption, on_c
 from intarsia.cli.shared import (
     ADVANCED,
     BankOption,
+    BatchOption,
     BiasCorrectionOption,
     CalibrateOption,
     ClassWeightsOption,
@@ -19,6 +20,7 @@ from intarsia.cli.shared import (
     DropOption,
     EncoderOption,
     EncodingOption,
+    EpochsOption,
     JsonOption,
     KindOption,
     LabelColumn,
@@ -27,27 +29,29 @@ from intarsia.cli.shared import (
     LimitOption,
     LogOption,
     MaxBytesOption,
+    MetricOption,
     OldTrunkDropoutOption,
     PairColumn,
     PoolingOption,
     PrecisionOption,
     QuietOption,
+    RateOption,
     SepOption,
     StartOption,
     SwapOption,
     TextColumn,
     ThresholdOption,
+    TogetherOption,
     TrunkDropoutOption,
     VersionOption,
     about,
     app,
+    check_takes_threshold,
     driver_bank,
     existing_bank,
     hushed,
     open_bank,
     quick_start,
-    read_class_weights,
-    read_length,
     read_swap,
     resumable,
 )
@@ -65,20 +69,9 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A method option, such as layers=3-5 or std=0.001."),
 ]
-RateOption = Annotated[
-    float | None,
-    typer.Option("--learning-rate", "--lr", help="The peak rate, after the warm-up.", show_default="the method's"),
-]
-EpochsOption = Annotated[
-    int | None, typer.Option(help="Passes over the training examples.", show_default="the method's")
-]
-BatchOption = Annotated[int | None, typer.Option(help="Examples per step.", show_default="the method's")]
-PatienceOption = Annotated[int | None, typer.Option(help="Stop after this many epochs without a better score.")]
-MetricOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What the best epoch is chosen by, such as f1-macro.", show_default="by kind", callback=checks.metric
-    ),
+PatienceOption = Annotated[
+    int | None,
+    typer.Option(help="Stop after this many epochs without a better score.", callback=checks.setting("patience")),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Restart an interrupted run instead of resuming it.")]
 ServeAnywayOption = Annotated[
@@ -136,7 +129,12 @@ def learn(
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split, initial weights, batch order and dropout.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the split, initial weights, batch order and dropout.", callback=checks.setting("seed")
+        ),
+    ] = 0,
     max_bytes: MaxBytesOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = None,
@@ -159,26 +157,33 @@ def learn(
     opened = open_bank(bank, encoder, device, precision)
     opened.store.check_name(name)
     opened.store.check_writable(name)  # before data and base are loaded, which may take long
-    from intarsia.bank.family import resolved
+    from intarsia.bank.family import resolved, task_and_version
     from intarsia.cli import console
     from intarsia.display.show import learning_progress
     from intarsia.methods import parse
     from intarsia.tasks.decoding import FileFormat
+    from intarsia.tasks.metrics import check_choosing
     from intarsia.tasks.named import load_named
 
     opened = driver_bank(ray, bank, encoder, device, precision)
     opened.check_learning(name)
     FileFormat.of(sep, encoding)
+    if start_from is not None:
+        opened.store.entry(*task_and_version(start_from))
+    if device != "cpu" and not ray:
+        opened.encoder  # noqa: B018  # a GPU that is not there is an error before a large file is read
     chosen = resolved(opened.store, parse(method or "houlsby-64", option or ())) if method or option else None
     with hushed(quiet):
         task = load_named(
             data, text=text, pair=pair, label=label, kind=kind, limit=limit, seed=seed, sep=sep, encoding=encoding,
             drop_missing=drop_missing,
         )  # fmt: skip
+    if metric is not None:
+        check_choosing(metric, task.kind, task.labels)
     settings = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size, "patience": patience,
-        "max_length": read_length(max_length), "metric": metric, "bias_correction": bias_correction, "seed": seed,
-        "class_weights": read_class_weights(class_weights), "threshold": threshold,
+        "max_length": checks.read_length(max_length), "metric": metric, "bias_correction": bias_correction,
+        "seed": seed, "class_weights": checks.read_class_weights(class_weights), "threshold": threshold,
         "calibrate": None if calibrate else False,
         "trunk_dropout": prefix_dropout if trunk_dropout is None else trunk_dropout,
     }  # fmt: skip
@@ -240,10 +245,7 @@ def sweep(
     trunk_dropout: TrunkDropoutOption = None,
     prefix_dropout: OldTrunkDropoutOption = None,
     bias_correction: BiasCorrectionOption = None,
-    together: Annotated[
-        int | None,
-        typer.Option(help="Number of jobs that share a pass.", show_default="as many as fit"),
-    ] = None,
+    together: TogetherOption = None,
     score_all: Annotated[
         bool,
         typer.Option("--score-all", help="Also score every job on the test part; this selects nothing."),
@@ -301,9 +303,9 @@ def sweep(
             serve_anyway=serve_anyway,
             callbacks=[*(log or ()), *([watch] if watch else ())],
             progress=False,
-            max_length=read_length(max_length),
+            max_length=checks.read_length(max_length),
             metric=metric,
-            class_weights=read_class_weights(class_weights),
+            class_weights=checks.read_class_weights(class_weights),
             threshold=threshold,
             calibrate=None if calibrate else False,
             trunk_dropout=prefix_dropout if trunk_dropout is None else trunk_dropout,
@@ -367,8 +369,12 @@ def evaluate(
     mistakes: Annotated[int, typer.Option("--mistakes", help="Show this many of the worst mistakes.")] = 0,
     figures: Annotated[
         Path | None,
-        typer.Option("--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration."),
+        typer.Option(
+            "--figures", metavar="FOLDER", help="Write figures: confusion, precision-recall, calibration.",
+            callback=checks.output_folder,
+        ),
     ] = None,
+    quiet: QuietOption = False,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Score a task on labelled data: a 95 % interval, a table of the labels, the confusion matrix.
@@ -380,6 +386,9 @@ def evaluate(
     """
     from intarsia.cli import console
     from intarsia.cli.evaluation import evaluation_parts
+    from intarsia.tasks.examples import check_answers
+    from intarsia.tasks.metrics import check_metric
+    from intarsia.tasks.named import load_named_examples
 
     if every:
         from intarsia.cli.precision_table import evaluate_all
@@ -393,15 +402,21 @@ def evaluate(
         raise IntarsiaError("give a task's NAME and its DATA, or --all (with --data, --texts and --limit).")
     opened = existing_bank(bank, encoder, device, precision)
     header = opened.show(name, version).header
-    if metric is not None:  # what does not fit the task is refused before the base is loaded
-        from intarsia.tasks.metrics import check_metric
-
-        check_metric(metric, cast(Kind, header.kind), header.labels)
+    # What does not fit the task is refused before the base is loaded.
+    kind, labels = cast(Kind, header.kind), tuple(header.labels)
+    check_answers(header.kind, name, "be evaluated")
+    if metric is not None:
+        check_metric(metric, kind, labels)
+    if threshold is not None:
+        check_takes_threshold(kind, name)
+    swapped = read_swap(swap)
+    with hushed(quiet):
+        examples = load_named_examples(
+            data, kind=kind, labels=labels, learned_from=header.data.get("columns"), text=text, pair=pair, label=label,
+            sep=sep, encoding=encoding, drop_missing=drop_missing,
+        )  # fmt: skip
     quick_start(opened, encoder, device)
-    found = opened.evaluate(
-        name, data, metric=metric, version=version, threshold=threshold, swap=read_swap(swap), text=text, pair=pair,
-        label=label, sep=sep, encoding=encoding, drop_missing=drop_missing,
-    )  # fmt: skip
+    found = opened.evaluate(name, examples, metric=metric, version=version, threshold=threshold, swap=swapped)
     if figures is not None:
         from intarsia.lab.task_figures import write_figures
 

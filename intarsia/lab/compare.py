@@ -22,7 +22,8 @@ from intarsia import files, provenance
 from intarsia.errors import IntarsiaError, check_extra
 from intarsia.lab.comparison import Comparison, in_order
 from intarsia.methods import Method, parse
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import TaskData
+from intarsia.tasks.named import load_named
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank
@@ -81,7 +82,7 @@ def compare(
     named = dict(methods) if isinstance(methods, Mapping) else {text: parse(text) for text in methods}
     if not named or seeds < 1:
         raise IntarsiaError(f"Got {len(named)} methods and {seeds} seeds; expected at least 1 method and 1 seed.")
-    task = hashed(data if isinstance(data, TaskData) else load_data(data, **columns))
+    task = hashed(data if isinstance(data, TaskData) else load_named(data, **columns))
     metric = metric_of(task, metric)
     given = {
         "learning_rate": learning_rate, "epochs": epochs, "batch_size": batch_size,
@@ -169,10 +170,7 @@ def own_folder(folder: Path) -> Iterator[Path]:
     from filelock import FileLock, Timeout
 
     runs = folder / "runs"
-    try:
-        files.make_folder(runs)
-    except OSError as error:
-        raise IntarsiaError(f"Cannot create the folder {folder}: {error.strerror}. Choose another folder.") from error
+    files.make_folder(runs)
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

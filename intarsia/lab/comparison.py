@@ -27,7 +27,7 @@ class Result:
     settings: dict[str, Any]
     dev: float | None = None
     best_epoch: int | None = None
-    test: dict[str, Any] | None = None  # value, low and high (the 95 % bootstrap interval), examples
+    test: dict[str, Any] | None = None  # value, low and high (the 95 % interval), examples
     steps: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
@@ -52,7 +52,7 @@ class Score(NamedTuple):
     value: float
     low: float
     high: float
-    bounds: str  # "95 % bootstrap" for one run, "standard error" for several
+    bounds: str  # "95 % interval" for one run, "standard error" for several
 
     def __str__(self) -> str:
         """Return the score and its bounds times 100, as in the papers."""
@@ -121,7 +121,7 @@ def score_of(tests: Sequence[dict[str, Any]]) -> Score | None:
     if not tests:
         return None
     if len(tests) == 1:
-        return Score(tests[0]["value"], tests[0]["low"], tests[0]["high"], "95 % bootstrap")
+        return Score(tests[0]["value"], tests[0]["low"], tests[0]["high"], "95 % interval")
     values = [float(test["value"]) for test in tests]
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
     return Score(mean, mean - error, mean + error, "standard error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intarsia.formatting import number, seconds
+from intarsia.tasks.intervals import FEW
 
 if TYPE_CHECKING:
     from intarsia.lab.comparison import Comparison, ComparisonRow
@@ -54,12 +55,14 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         "Parameters are those of the method, without the head. Time is the mean of one run, up to its test score; runs "
         "that share passes count their share by tokens.",
     ]
+    if rows["test"] < FEW:
+        notes.append(f"{rows['test']} test rows are too few to tell methods apart.")
     if comparison.baseline is not None:
         if comparison.baseline_score is None:
             notes.append(f"no BERT: {comparison.baseline['reason']}")
         else:
             winner, tried = comparison.baseline["winner"]["name"], comparison.baseline["tried"]
-            notes.append(f"no BERT: {winner}, the best of {tried:,} candidates on dev, with a 95 % bootstrap interval.")
+            notes.append(f"no BERT: {winner}, the best of {tried:,} candidates on dev, with a 95 % interval.")
     return notes
 
 

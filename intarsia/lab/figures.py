@@ -79,7 +79,7 @@ def _describe_bars(points: list[Point]) -> str:
     if not bounds:
         return most
     up_to = "up to " * (len(set(seeds)) > 1)
-    texts = {"standard error": f"standard error over {up_to}{most}", "95 % bootstrap": "95 % bootstrap interval"}
+    texts = {"standard error": f"standard error over {up_to}{most}", "95 % interval": "95 % interval"}
     return "bars: " + ", for one seed ".join(text for kind, text in texts.items() if kind in bounds)
 
 

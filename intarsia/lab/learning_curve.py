@@ -27,8 +27,10 @@ from intarsia.formatting import score as shown
 from intarsia.lab.compare import hashed, metric_of, own_folder, provenance_of
 from intarsia.lab.report import COLOURS, new_figure, tidy
 from intarsia.methods import Bottleneck, Method, to_dict
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import TaskData
+from intarsia.tasks.intervals import range_of
 from intarsia.tasks.metrics import title_of
+from intarsia.tasks.named import load_named
 from intarsia.tasks.notes import imbalance
 from intarsia.tasks.splits import sample
 
@@ -51,7 +53,9 @@ class CurvePoint:
     rows: int
     score: float  # the mean over the seeds
     low: float
-    high: float  # the mean ± its standard error over seeds and test rows; for one seed, the 95 % interval
+    high: float  # the mean ± its standard error over seeds and test rows, within what the metric can be; for one seed,
+    # the 95 % interval
+    error: float  # the standard error; for one seed, half the interval
     scores: tuple[float, ...]  # by seed
     seconds: float  # of a run, in the mean
 
@@ -73,7 +77,7 @@ class LearningCurve:
             return ""
         before, last = self.points[-2:]
         gain = last.score - before.score
-        error = math.hypot((last.high - last.low) / 2, (before.high - before.low) / 2)
+        error = math.hypot(last.error, before.error)
         change = f"From {before.rows:,} to {last.rows:,} rows, {self.metric} changes by {100 * gain:+.1f}"
         if gain > 2 * error:
             return f"{change}: more rows still help."
@@ -117,7 +121,7 @@ def learning_curve(
     from intarsia.train.runner import Runner
 
     check_extra("lab", "matplotlib")
-    task = hashed(data if isinstance(data, TaskData) else load_data(data, **(columns or {})))
+    task = hashed(data if isinstance(data, TaskData) else load_named(data, **(columns or {})))
     counts = _checked(sizes, task, seeds)
     given_metric, metric = metric, metric_of(task, metric)
     method = method or Bottleneck()
@@ -140,7 +144,7 @@ def learning_curve(
         _remove_empty(work)
         keys = {rows: [job.key(base.fingerprint) for job in of_size] for rows, of_size in jobs.items()}
         found = {rows: [results.found[key] for key in of_size] for rows, of_size in keys.items()}
-        points = [_point(rows, [r for r in of_size if r.test is not None]) for rows, of_size in found.items()]
+        points = [_point(metric, rows, [r for r in of_size if r.test is not None]) for rows, of_size in found.items()]
         problems = [f"{rows} rows, seed {r.seed}: {r.reason}" for rows, of in found.items() for r in of if r.reason]
         origin = provenance_of(base, task, settings, pooling, seeds, command) | {"method": to_dict(method)}
         curve = LearningCurve(metric, seeds, tuple(p for p in points if p is not None), tuple(problems), origin)
@@ -173,19 +177,21 @@ def _sampled(task: TaskData, rows: int, seed: int) -> TaskData:
     return hashed(dataclasses.replace(task, train=train, source={"of": task.source["sha256"]}))
 
 
-def _point(rows: int, results: Sequence[Any]) -> CurvePoint | None:
+def _point(metric: str, rows: int, results: Sequence[Any]) -> CurvePoint | None:
     if not results:
         return None
     scores = tuple(result.test["value"] for result in results)
     mean = sum(scores) / len(scores)
     if len(scores) == 1:
         low, high = results[0].test["low"], results[0].test["high"]
+        error = (high - low) / 2
     else:
         by_seed = sum((s - mean) ** 2 for s in scores) / (len(scores) - 1) / len(scores)
         by_rows = sum(((r.test["high"] - r.test["low"]) / (2 * 1.96)) ** 2 for r in results) / len(results)
         error = math.sqrt(by_seed + by_rows)
-        low, high = mean - error, mean + error
-    return CurvePoint(rows, mean, low, high, scores, sum(r.seconds for r in results) / len(results))
+        least, most = range_of(metric)
+        low, high = max(least, mean - error), min(most, mean + error)
+    return CurvePoint(rows, mean, low, high, error, scores, sum(r.seconds for r in results) / len(results))
 
 
 def figure_of(curve: LearningCurve) -> Figure:

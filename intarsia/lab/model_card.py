@@ -88,7 +88,10 @@ def _output(header: Any) -> str:
     more = f" … ({len(header.labels)})" if len(header.labels) > MOST_LABELS else ""
     thresholds = header.head.get("thresholds")
     limits = ""
-    if thresholds:
+    given = header.training.get("threshold")
+    if given is not None:
+        limits = f" A label applies from the probability {given:.3g}."
+    elif thresholds:
         listed = ", ".join(f"{limit:.3g}" for limit in thresholds[:MOST_LABELS])
         limits = f" A label applies from its threshold, found on the validation part: {listed}."
     return f"{what}: {labels}{more}.{limits}"
@@ -118,10 +121,11 @@ def _results(header: Any, evaluation: Evaluation | None) -> list[str]:
         lines.append(f"{title} {value} (95 % interval {low} to {high}{few}) on {rows}.")
     calibration = metrics.get("calibration")
     if calibration is not None:
+        before, after = score(calibration["ece_before"]), score(calibration["ece_after"])
+        how = f"before calibration {before}; temperature {calibration['temperature']:.3g}"
         lines += [
             "",
-            f"Expected calibration error {score(calibration['ece_after'])} (before calibration "
-            f"{score(calibration['ece_before'])}; temperature {calibration['temperature']:.3g}).",
+            f"Expected calibration error {after} ({'not calibrated' if calibration['temperature'] == 1 else how}).",
         ]
     if evaluation is not None and evaluation.outcome.classes:
         lines += ["", "| label | precision | recall | F1 | rows |", "| --- | ---: | ---: | ---: | ---: |"]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from intarsia import files
 from intarsia.errors import IntarsiaError, IntarsiaWarning
@@ -16,8 +16,10 @@ from intarsia.lab.model_card import card
 from intarsia.lab.report import Page
 from intarsia.lab.task_figures import figures_of, history_figure
 from intarsia.methods import short_name
-from intarsia.tasks import TaskData, load_data
+from intarsia.tasks import TaskData
+from intarsia.tasks.examples import Kind
 from intarsia.tasks.metrics import title_of
+from intarsia.tasks.named import load_again
 
 if TYPE_CHECKING:
     from intarsia.bank.bank import Bank, Evaluation
@@ -83,22 +85,15 @@ def gather(bank: Bank, name: str, data: Any = None, *, version: int | None = Non
 
 def _read_again(kind: str, source: dict[str, Any]) -> tuple[TaskData | None, str]:
     """Return the data that a version learned from; None with the reason, if it is not there or has changed."""
-    path = source.get("path") or source.get("hub")
-    if path is None:
-        return None, "The task was learned from data in memory: give the data to score it again."
-    if source.get("config"):
-        path = f"{path}:{source['config']}"
-    columns = {role: name for role, name in (source.get("columns") or {}).items() if name}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", IntarsiaWarning)
-            found = load_data(
-                path, kind=kind, seed=source.get("seed") or 0, limit=source.get("limit"), **columns,  # type: ignore[arg-type]
-            )  # fmt: skip
+            found = load_again(cast(Kind, kind), source)
     except IntarsiaError as error:
         return None, f"The data could not be read again ({error})"
     if found.source["sha256"] != source.get("sha256"):
-        return None, f"The data at {path} has changed since the task learned from it: give the data to score it on."
+        place = source.get("suite") or source.get("path") or source.get("hub") or "its files"
+        return None, f"The data at {place} has changed since the task learned from it: give the data to score it on."
     return found, ""
 
 
@@ -216,11 +211,13 @@ def _scores(html: Page, facts: Facts) -> None:
     html.text(_test(metrics))
     calibration = metrics.get("calibration")
     if calibration is not None:
-        html.text(
+        before, after = score(calibration["ece_before"]), score(calibration["ece_after"])
+        found_on = (
             f"Calibration: temperature {calibration['temperature']:.3g}, found on the validation part. The expected "
-            f"calibration error on the test part is {score(calibration['ece_before'])} before and "
-            f"{score(calibration['ece_after'])} after it."
+            f"calibration error on the test part is {before} before and {after} after it."
         )
+        none = f"Not calibrated. The expected calibration error on the test part is {after}."
+        html.text(none if calibration["temperature"] == 1 else found_on)
     if found is None:
         return
     others = found.outcome.scores()

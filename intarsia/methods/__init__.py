@@ -151,6 +151,9 @@ def _part(found: Expression) -> Method | str:
 
 
 def _checked_options(name: str, fields: Mapping[str, str], options: Sequence[str]) -> dict[str, Any]:
+    bare = next((option for option in options if "=" not in option), None)
+    if bare is not None:
+        raise IntarsiaError(f"the option {bare!r} is not KEY=VALUE, such as layers=3-5.")
     values = dict(option.partition("=")[::2] for option in options)
     unknown = sorted(set(values) - set(fields))
     if unknown:
@@ -268,9 +271,10 @@ def _value(key: str, text: str, annotation: str) -> Any:
     except (KeyError, ValueError):
         shown = {
             "Layers": f"layers such as 0-3,5, or {ALL_BUT_LAST},",
-            "Sequence[float] | None": "a list such as [0.3,0.7]",
-        }
-        expected = shown.get(annotation, annotation)
+            "Sequence[float] | None": "a list such as [0.3,0.7]", "int": "a whole number", "bool": "yes or no",
+            "float": "a number, such as 0.05 or 5%,",
+        }  # fmt: skip
+        expected = shown.get(annotation) or shown.get(annotation.removesuffix(" | None"), annotation)
         raise IntarsiaError(f"the option {key}={text} is not valid: {expected} was expected.") from None
 
 

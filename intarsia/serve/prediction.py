@@ -43,6 +43,8 @@ class Prediction:
         """Return the prediction with the labels (of several) whose probability reaches a threshold."""
         if self.labels is None or self.probabilities is None:
             raise IntarsiaError(f"a threshold is for tasks with several labels of n, and {self.task!r} is not one.")
+        if not 0 < threshold < 1:
+            raise IntarsiaError(f"threshold is a probability and must be between 0 and 1, not {threshold}.")
         labels = tuple(label for label, p in self.probabilities.items() if p >= threshold)
         return dataclasses.replace(self, labels=labels)
 

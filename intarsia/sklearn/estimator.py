@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from intarsia.bank import succession
 from intarsia.bank.bank import Bank
 from intarsia.bank.entry import Entry
 from intarsia.bank.inlay import Inlay
@@ -21,7 +22,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.methods import Method, as_method, full_name
 from intarsia.serve.scoring import predictions_of
 from intarsia.sklearn.bases import base
-from intarsia.sklearn.inputs import InvalidInput, check_pairs, check_texts
+from intarsia.sklearn.inputs import InvalidInput, check_pairs, check_texts, invalid_input
 from intarsia.sklearn.sharing import train_for_fit
 from intarsia.tasks.examples import Example, Kind, Label, TaskData
 from intarsia.tasks.heads import Pooling
@@ -105,12 +106,13 @@ class IntarsiaEstimator(BaseEstimator):
         ]
         data = self._data(examples, tuple(names), seed)
         encoder = base(self.encoder, self.device, self.precision)
-        method = as_method(self.method)
-        settings = Settings.for_task(
-            method, data, learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch_size,
-            max_length=self.max_length, patience=self.patience, metric=self._metric(), seed=seed,
-            class_weights=self.class_weights, dropout=self.dropout,
-        )  # fmt: skip
+        with invalid_input():
+            method = as_method(self.method)
+            settings = Settings.for_task(
+                method, data, learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch_size,
+                max_length=self.max_length, patience=self.patience, metric=self._metric(), seed=seed,
+                class_weights=self.class_weights, dropout=self.dropout,
+            )  # fmt: skip
         job = Job(NAME, data, method, cast(Pooling, self.pooling), settings)
         trained = train_for_fit(job, encoder)
         self.inlay_: Inlay | None = None if trained is None else inlay_of(job, trained, encoder)
@@ -170,6 +172,7 @@ class IntarsiaEstimator(BaseEstimator):
         check_is_fitted(self, "inlay_")
         assert self.inlay_ is not None
         opened = bank if isinstance(bank, Bank) else Bank(bank)
+        succession.warn_of_changes(opened.store, name, self.inlay_)
         return opened.store.add(replace(self.inlay_, name=name))
 
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from intarsia.errors import DataError, IntarsiaError
@@ -11,6 +12,17 @@ from intarsia.tasks.requests import texts_of
 
 class InvalidInput(IntarsiaError, ValueError):
     """A bad X, y or parameter. scikit-learn expects a `ValueError`."""
+
+
+@contextmanager
+def invalid_input() -> Iterator[None]:
+    """Turn an `IntarsiaError` about a parameter into one that is a `ValueError` too."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except IntarsiaError as error:
+        raise InvalidInput(str(error)) from error
 
 
 def check_texts(X: Any) -> list[str | tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, did_you_mean
 from intarsia.formatting import listed
 from intarsia.tasks.examples import Kind
 from intarsia.tasks.tables import RawTable
@@ -55,8 +55,9 @@ def with_usual_names(tables: Mapping[str, RawTable]) -> dict[str, RawTable]:
     return {part: _with_usual_names(table) for part, table in tables.items()}
 
 
-def usual_name(name: str | None, table: RawTable) -> str | None:
-    """A column's name as it is after `with_usual_names`."""
+def usual_name(name: str | int | None, table: RawTable) -> str | None:
+    """A column's name as it is after `with_usual_names`. A DataFrame's columns may be numbers; a table's are texts."""
+    name = None if name is None else str(name)
     lower = None if name is None else name.strip().lower()
     return lower if lower in USUAL_NAMES and name not in table.columns else name
 
@@ -119,7 +120,7 @@ def find_columns(table: RawTable, text: str | None, pair: str | None, label: str
 def find_texts(table: RawTable, text: str | None, pair: str | None) -> tuple[str, str | None]:
     """The columns of the text and its pair, if any. If only `text` is named, the examples are single texts."""
     if text is None and pair is not None:
-        raise DataError(f"pair={pair!r} is named without text. Name the column of the first text too (text=...).")
+        raise DataError(f"pair={pair!r} is named without text. Name the column of the first text too (text=).")
     _check_exists(table, "text", text)
     _check_exists(table, "pair", pair)
     return _find_text(table) if text is None else (text, pair)
@@ -127,7 +128,8 @@ def find_texts(table: RawTable, text: str | None, pair: str | None) -> tuple[str
 
 def _check_exists(table: RawTable, role: str, name: str | None) -> None:
     if name is not None and name not in table.columns:
-        raise DataError(f"{table.name}: no column {name!r} for {role}. {_columns_found(table)}")
+        near = did_you_mean(name, [column for column in table.columns if isinstance(column, str)])
+        raise DataError(f"{table.name}: no column {name!r} for {role}.{near} {_columns_found(table)}")
 
 
 def _find_text(table: RawTable) -> tuple[str, str | None]:

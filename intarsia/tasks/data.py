@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import compress
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,11 @@ def load_data(
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}. Expected one of {', '.join(KINDS)}.")
     check_seed(seed)
+    if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool)):
+        raise DataError(f"limit must be a whole number or None, not {limit!r} ({type(limit).__name__}).")
     if limit is not None and limit < 1:
         raise DataError(f"limit={limit} leaves no training examples. Expected at least 1.")
+    seed, limit = int(seed), None if limit is None else int(limit)
     with content_limit(max_bytes):
         gathered = gather(source, FileFormat.of(sep, encoding))
     tables = with_usual_names(_join_lines(gathered.tables, kind))
@@ -116,6 +120,7 @@ def load_data(
         "seed": seed,
         "limit": limit,
         **({"dropped": dropped} if drop_missing else {}),
+        **{name: value for name, value in (("sep", sep), ("encoding", encoding)) if value is not None},
         **({"notes": notes} if notes else {}),
     }
     return TaskData(found_kind, labels, **parts, source=provenance)

@@ -84,9 +84,9 @@ def _given_lines(path: Path, stream: BinaryIO, encoding: str) -> Iterator[str]:
             for number, line in enumerate(text, 1):  # noqa: B007
                 yield line
         except UnicodeError as error:
+            after = f", after line {number}" if number else ""
             raise DataError(
-                f"{path}, after line {number}: not valid {named} ({_reason(error)}). Name the right encoding "
-                "(--encoding)."
+                f"{path}{after}: not valid {named} ({_reason(error)}). Name the right encoding (--encoding)."
             ) from error
 
 

@@ -38,8 +38,8 @@ def interval(
     found = bootstrap(metric, gold, predicted, labels=labels, resamples=resamples, level=level)
     if not resamples:
         return found
-    if isinstance(metric, OwnMetric):  # its range is not known
-        return found.marked(len(gold) < FEW)
+    if isinstance(metric, OwnMetric):
+        return of_function(found, len(gold), level)
     if metric == "accuracy":
         low, high = wilson(found.value, len(gold), level)
         return Interval(found.value, low, high).marked(len(gold) < FEW)
@@ -65,6 +65,13 @@ def ranking_interval(
     return widened(found, _pooled(np.minimum(support, len(gold) - support)), metric, level)
 
 
+def range_of(metric: str) -> tuple[float, float]:
+    """The least and the largest value that a metric can have."""
+    if isinstance(metric, OwnMetric) or metric in UNBOUNDED:
+        return -math.inf, math.inf
+    return (-1.0, 1.0) if metric in CORRELATIONS else (0.0, 1.0)
+
+
 def widened(found: Interval, rows: float, metric: str = "", level: float = 0.95) -> Interval:
     """A bootstrap interval, widened where the bootstrap does not hold; `rows`: those that bear on the metric."""
     few = rows < FEW
@@ -73,6 +80,14 @@ def widened(found: Interval, rows: float, metric: str = "", level: float = 0.95)
     bounds = fisher if metric in CORRELATIONS else wilson
     low, high = bounds(found.value, rows, level)
     return Interval(found.value, min(low, found.low), max(high, found.high)).marked(few)
+
+
+def of_function(found: Interval, rows: int, level: float = 0.95) -> Interval:
+    """The bootstrap interval of a function. Its range is not known: a value between 0 and 1 is taken for a share, and
+    any other empty interval is called "too few"."""
+    if found.low >= 0 and found.high <= 1:
+        return widened(found, rows, level=level)
+    return found.marked(rows < FEW or found.low == found.high)
 
 
 def wilson(share: float, rows: float, level: float = 0.95) -> tuple[float, float]:

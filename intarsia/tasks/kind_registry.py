@@ -16,7 +16,6 @@ from intarsia.tasks.words import Words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FEWEST = 3  # the least max_length: one token and two special tokens
 # All other kinds are handled by TaskKind itself.
 KIND_CLASSES: dict[StoredKind, type[TaskKind]] = {"tags": Tags, "span": Spans, "words": Words, "none": Headless}
 

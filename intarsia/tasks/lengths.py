@@ -14,6 +14,7 @@ from intarsia.tasks.examples import Example, TaskData
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
 
+FEWEST = 3  # the least maximum length: one token and two special tokens
 MEASURED = 20_000  # texts, evenly spaced: enough for a quantile
 TEXTS_PER_CALL = 1000  # of the tokenizer
 CUT_KINDS = ("label", "labels", "score")  # the other kinds spread long texts over several rows

@@ -61,7 +61,8 @@ def _missing(places: Mapping[str, list[Place]], where: Where, column: str) -> It
         if looks_missing(name):
             yield (
                 f"{_count(len(rows), 'row')} with {name!r} in the column {column!r} (first: {where(rows[0])}): "
-                f"it is read as a label. If it means that the label is missing, drop these rows or fill them in."
+                f"it is read as a label. If it means that the label is missing, leave such rows out "
+                "(drop_missing=True) or fill them in."
             )
 
 

@@ -13,7 +13,9 @@ function.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +49,8 @@ class OwnMetric(str):
     def interval(
         self, gold: Any, predicted: Any, resamples: int, seed: int, level: float
     ) -> tuple[float, float, float]:
-        """The metric with its percentile bootstrap interval, from at most `OWN_RESAMPLES` resamples."""
+        """The metric with its percentile bootstrap interval, from at most `OWN_RESAMPLES` resamples. Those for which
+        the function has no value, such as a correlation of rows with one label, do not count."""
         import numpy as np
 
         value = self.value(gold, predicted)
@@ -55,10 +58,13 @@ class OwnMetric(str):
             return value, value, value
         generator = np.random.default_rng(seed)
         values = []
-        for _ in range(min(resamples, OWN_RESAMPLES)):
-            rows = generator.integers(len(gold), size=len(gold))
-            values.append(self.value(_taken(gold, rows), _taken(predicted, rows)))
-        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # libraries warn of resamples without a value
+            for _ in range(min(resamples, OWN_RESAMPLES)):
+                rows = generator.integers(len(gold), size=len(gold))
+                with contextlib.suppress(IntarsiaError):
+                    values.append(self.value(_taken(gold, rows), _taken(predicted, rows)))
+        low, high = np.quantile(values or [value], [(1 - level) / 2, (1 + level) / 2])
         return value, float(low), float(high)
 
 

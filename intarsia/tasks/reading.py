@@ -14,11 +14,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import DataError
+from intarsia.errors import DataError, near_names
 from intarsia.formatting import listed
 from intarsia.tasks.content import ROW_BYTES, Budget
 from intarsia.tasks.decoding import FileFormat, lines_of
@@ -105,8 +104,11 @@ def check_exists(path: Path) -> None:
     if not path.parent.is_dir():
         raise DataError(f"{path} does not exist, and neither does the folder {path.parent}. Check the path.")
     names = sorted(entry.name for entry in path.parent.iterdir())
-    close = [name for name in names if name.startswith(path.name)] or get_close_matches(path.name, names)
-    hint = f"Did you mean {' or '.join(close[:3])}?" if close else "Check the path."
+    # Without the endings: nothere.csv is not like score.csv.
+    stems = near_names(path.name.split(".")[0], {name.split(".")[0] for name in names}, least=0.7)
+    close = [name for name in names if name.startswith(path.name) or name.split(".")[0] in stems]
+    near = near_names(path.name, close, least=0.0)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "Check the path."
     raise DataError(f"{path} does not exist. {hint}")
 
 
@@ -132,6 +134,9 @@ def _squad_rows(path: Path) -> Iterator[NumberedRow]:
         }  # fmt: skip
 
 
+SQUAD_FILE = re.compile(r'\s*\{\s*"(data|version)"')  # the whole file may be one line
+
+
 def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator[NumberedRow]:
     """Yield the rows of a .json file: an array of objects, JSON Lines, or questions in SQuAD's format."""
     lines = lines_of(path, budget, encoding)
@@ -141,7 +146,8 @@ def _json_document(path: Path, budget: Budget, encoding: str | None) -> Iterator
         yield from _array_rows(path, "".join(lines))
         return
     second = next((line for line in itertools.islice(lines, 1, None) if line.strip()), "")
-    if first.strip().endswith("}") and second.lstrip().startswith("{"):
+    one_row = not second and not SQUAD_FILE.match(first)
+    if first.strip().endswith("}") and (one_row or second.lstrip().startswith("{")):
         yield from _json_rows(path, lines_of(path, Budget(path), encoding))
     else:
         yield from _squad_rows(path)

@@ -28,7 +28,7 @@ def texts_of(texts: Any, kind: Kind, learned_from: Mapping[str, Any] | None = No
         raise DataError(f"expected {EXPECTED}; found {_short(texts)}.")
     if (table := _table(texts)) is not None:
         return texts_of_table(table, kind, learned_from)
-    found = cells(texts)
+    found = None if isinstance(texts, set | frozenset) else cells(texts)  # a set has no order for the answers
     if found is None:
         raise DataError(f"expected {EXPECTED}; found a {type(texts).__name__}.")
     if is_of(texts, "numpy", "ndarray") and texts.dtype.kind in "biuf":

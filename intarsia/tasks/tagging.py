@@ -24,7 +24,7 @@ from intarsia.formatting import shown
 from intarsia.tasks.entities import entities, has_entities
 from intarsia.tasks.examples import Example, Sentence
 from intarsia.tasks.inputs import Inputs
-from intarsia.tasks.intervals import widened
+from intarsia.tasks.intervals import of_function, widened
 from intarsia.tasks.labels import plain
 from intarsia.tasks.metrics import Interval, bootstrap_ratio, check_metric
 from intarsia.tasks.own_metric import OwnMetric
@@ -115,7 +115,9 @@ class Tags(TaskKind):
         check_metric(metric, self.kind, self.labels)
         found = [[tag for tag, _ in sentence] for sentence in self.tagged(examples, inputs, predictions)]
         if isinstance(metric, OwnMetric):
-            return Interval(*metric.interval([[*_tags(example)] for example in examples], found, resamples, 0, 0.95))
+            gold = [[*_tags(example)] for example in examples]
+            own = Interval(*metric.interval(gold, found, resamples, 0, 0.95))
+            return of_function(own, len(examples)) if resamples else own
         count = _count_right_words if metric == "accuracy" else _count_right_entities
         counts = [count(_tags(example), tags) for example, tags in zip(examples, found, strict=True)]
         measured = bootstrap_ratio(np.array(counts, float), resamples=resamples)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from intarsia.errors import IntarsiaError
+from intarsia.errors import IntarsiaError, did_you_mean
 from intarsia.tasks.examples import TaskData
 
 
@@ -38,10 +38,10 @@ def weights_of(given: str | Mapping[str, float] | None, data: TaskData) -> Tenso
         return torch.tensor(weights)
     unknown = [name for name in given if name not in data.labels]
     if unknown:
-        raise IntarsiaError(f"class_weights: no label {unknown[0]!r}. Known labels: {', '.join(data.labels)}.")
-    wrong = [name for name, weight in given.items() if not weight > 0]
-    if wrong:
-        raise IntarsiaError(f"class_weights: the weight of {wrong[0]!r} is {given[wrong[0]]}; expected more than 0.")
+        raise IntarsiaError(
+            f"class_weights: no label {unknown[0]!r}.{did_you_mean(unknown[0], data.labels)} "
+            f"Known labels: {', '.join(data.labels)}."
+        )
     found = torch.tensor([float(given.get(name, 1.0)) for name in data.labels])
     if data.kind == "labels":
         return found

@@ -9,19 +9,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from intarsia.errors import IntarsiaError, check_seed, did_you_mean
+from intarsia.errors import IntarsiaError, did_you_mean
 from intarsia.methods import Method, to_dict
 from intarsia.tasks.examples import TaskData
 from intarsia.tasks.heads import Hidden, Pooling
-from intarsia.tasks.kind_registry import FEWEST, default_length
+from intarsia.tasks.kind_registry import default_length
 from intarsia.tasks.learned import Learned
 from intarsia.tasks.own_metric import named_metric
 from intarsia.train.optimizer import AdamSettings
+from intarsia.train.setting_values import checked_value
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BALANCED = "balanced"
+CHECKED = (
+    "learning_rate", "epochs", "batch_size", "max_length", "warmup", "patience", "dropout", "trunk_dropout", "seed",
+    "class_weights", "calibrate", "threshold",
+)  # fmt: skip
 DEFAULTS = {"class_weights": None, "calibrate": True, "threshold": None}
 FEWEST_STEPS = 200  # on a few hundred texts, a recipe's epochs give too few steps to learn much
 
@@ -97,54 +101,9 @@ class Settings:
         return replace(settings, epochs=max(settings.epochs, math.ceil(FEWEST_STEPS / steps)))
 
     def __post_init__(self) -> None:
-        for option, kind in _KINDS.items():
-            object.__setattr__(self, option, _checked(option, getattr(self, option), kind))
+        for option in CHECKED:
+            object.__setattr__(self, option, checked_value(option, getattr(self, option)))
         object.__setattr__(self, "metric", named_metric(self.metric))
-        check_seed(self.seed)
-        for option in ("learning_rate", "epochs", "batch_size", "max_length"):
-            if getattr(self, option) <= 0:
-                raise IntarsiaError(f"{option} must be greater than 0, not {getattr(self, option)}.")
-        if self.max_length < FEWEST:
-            raise IntarsiaError(
-                f"max_length {self.max_length} leaves no word, because each text has two special tokens; expected at "
-                f"least {FEWEST}."
-            )
-        if not 0 <= self.warmup < 1:
-            raise IntarsiaError(
-                f"warmup is a share of the steps and must be at least 0 and below 1, not {self.warmup}."
-            )
-        if self.patience is not None and self.patience < 1:
-            raise IntarsiaError(f"patience must be at least 1 epoch, not {self.patience}.")
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise IntarsiaError(f"threshold is a probability and must be between 0 and 1, not {self.threshold}.")
-        if isinstance(self.class_weights, str) and self.class_weights != BALANCED:
-            raise IntarsiaError(
-                f"class_weights {self.class_weights!r} is not known; expected {BALANCED!r} or a weight for each label."
-            )
-
-
-_KINDS: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("learning_rate", "warmup"), ("number", "a number")),
-    **dict.fromkeys(("epochs", "batch_size", "max_length", "seed"), ("int", "a whole number")),
-    "patience": ("int or None", "a whole number or None"),
-    **dict.fromkeys(("dropout", "trunk_dropout", "calibrate"), ("bool", "True or False")),
-    "threshold": ("number or None", "a number or None"),
-}  # the type of each setting, and its name for people
-
-
-def _checked(option: str, value: Any, kind: tuple[str, str]) -> Any:
-    """Return a setting as a plain Python value; raise if its type is wrong."""
-    plain = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value  # NumPy's numbers
-    right = {
-        "number": isinstance(plain, int | float) and not isinstance(plain, bool),
-        "number or None": plain is None or (isinstance(plain, int | float) and not isinstance(plain, bool)),
-        "int": isinstance(plain, int) and not isinstance(plain, bool),
-        "int or None": plain is None or (isinstance(plain, int) and not isinstance(plain, bool)),
-        "bool": isinstance(plain, bool),
-    }
-    if not right[kind[0]]:
-        raise IntarsiaError(f"{option} must be {kind[1]}, not {value!r} ({type(value).__name__}).")
-    return plain
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,41 @@ def test_evaluate_reads_the_columns_of_the_task(bank: Bank) -> None:
     "arguments",
     [("opinion",), ("opinion", "one text"), ("opinion", 3), ("opinion", [3]), ("opinion", [None]),
      ("opinion", [("a",)]), ("opinion", [("a", "b")]), ("opinion", np.zeros(3)), ("opinion", object()), (3,),
-     (["opinion"],), ([("opinion", 3)],), ([("opinion", "a")], ["b"]), ("colour", [3]), (b"opinion", ["a"])],
+     (["opinion"],), ([("opinion", 3)],), ([("opinion", "a")], ["b"]), ("colour", [3]), (b"opinion", ["a"]),
+     ("opinion", {"a", "b"})],
 )  # fmt: skip
 def test_what_cannot_be_a_request_is_refused(bank: Bank, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(IntarsiaError):
         bank.predict(*arguments)
+
+
+def test_the_columns_of_a_frame_are_named(bank: Bank) -> None:
+    frame = pd.DataFrame({"body": TEXTS, "title": ["a", "b", "c"]})
+    out = bank.predict_frame(frame, ["opinion", "marks"], text="body")
+    assert [*out["opinion_label"]] == [p.label for p in bank.predict("opinion", TEXTS)]
+    with pytest.raises(IntarsiaError, match=r"no column 'boddy'\. Columns found: 'body', 'title'"):
+        bank.predict_frame(frame, "opinion", text="boddy")
+
+
+def test_a_threshold_is_given_to_a_call(bank: Bank) -> None:
+    assert {p.labels for p in bank.predict("marks", TEXTS, threshold=1e-9)} == {("kind", "rude", "short")}
+    assert {p.labels for p in bank.predict("marks", TEXTS, threshold=1 - 1e-9)} == {()}
+    for task, threshold, words in (("marks", 1.5, "between 0 and 1"), ("opinion", 0.5, "several labels of n")):
+        with pytest.raises(IntarsiaError, match=words):
+            bank.predict(task, TEXTS, threshold=threshold)
+    with pytest.raises(IntarsiaError, match="for one task"):
+        bank.predict([("marks", "a")], threshold=0.5)  # type: ignore[call-overload]
+
+
+def test_a_client_takes_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    client = intarsia.Client("http://127.0.0.1:1")
+    monkeypatch.setattr(client, "post", lambda path, body: sent.append(body) or {"results": []})
+    for texts in (pd.Series(TEXTS), np.array(TEXTS), pd.DataFrame({"text": TEXTS}), (text for text in TEXTS)):
+        client.predict("opinion", texts)
+        assert [row["input"] for row in sent.pop()["requests"]] == TEXTS
+    with pytest.raises(IntarsiaError, match="write \\[text\\]"):
+        client.predict("opinion", "one text")
 
 
 def test_only_a_frame_becomes_a_frame(bank: Bank) -> None:

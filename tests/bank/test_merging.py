@@ -75,7 +75,11 @@ def test_what_was_merged_is_in_its_provenance(bank: Bank) -> None:
             {"name": "lora2", "version": 1, "digest": bank.show("lora2").header.digest, "weight": -0.3},
         ],
     }  # fmt: skip
-    assert header.metrics["test"]["examples"] == 20 and header.training["max_length"] == 16
+    assert (
+        header.metrics["test"]["examples"] == 20
+        and header.metrics["test"]["too_few"]
+        and header.training["max_length"] == 16
+    )
     assert "temperature" not in header.head
     assert page(gather(bank, "exact")) and card(bank.show("exact"), None)
     with pytest.raises(BankError, match="weight"):

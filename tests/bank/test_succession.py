@@ -80,3 +80,13 @@ def test_other_labels_or_another_kind_are_announced(tmp_path: Path) -> None:
     scores = [{**row, "label": 0.5 + (row["label"] == "yes")} for row in opinions()]
     with pytest.warns(IntarsiaWarning, match=r"is of the kind score \(until now label\)"):
         bank.learn("opinion", scores, method=Bottleneck(4), settings=quick)
+
+
+def test_a_merged_task_with_other_labels_is_announced(tmp_path: Path) -> None:
+    quick = Settings(learning_rate=3e-3, epochs=1, batch_size=16)
+    bank = intarsia.open(tmp_path / "bank", tiny_with_words())
+    for name, labels in (("opinion", {"yes": "yes", "no": "no"}), ("mood", {"yes": "good", "no": "bad"})):
+        rows = [{**row, "label": labels[row["label"]]} for row in opinions()]
+        bank.learn(name, rows, method=Bottleneck(4), settings=quick)
+    with pytest.warns(IntarsiaWarning, match=r"no longer has the labels bad, good and has the new labels no, yes"):
+        bank.merge("mood", {"opinion": 1.0})

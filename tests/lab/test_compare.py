@@ -237,7 +237,7 @@ def test_scores_and_examples_without_a_file(encoder: Encoder, tmp_path: Path) ->
     found = compare(bare, ["lora-2"], seeds=1, encoder=encoder, folder=tmp_path, **RECIPE)
     assert found.metric == "spearman" and found.provenance["data"]["sha256"]
     score = found.rows[0].score
-    assert score is not None and score.bounds == "95 % bootstrap" and score.low <= score.value <= score.high
+    assert score is not None and score.bounds == "95 % interval" and score.low <= score.value <= score.high
 
 
 def test_the_search_without_bert_is_stored_too(
@@ -248,7 +248,7 @@ def test_the_search_without_bert_is_stored_too(
     options: dict[str, Any] = {"encoder": encoder, "folder": tmp_path, "seeds": 1, "no_bert": 0.001, **RECIPE}
     seen: list[no_bert.SearchProgress] = []
     found = compare(task, ["layernorm"], **options, search_watch=seen.append)
-    assert found.baseline and found.baseline_score and found.baseline_score.bounds == "95 % bootstrap"
+    assert found.baseline and found.baseline_score and found.baseline_score.bounds == "95 % interval"
     assert seen and all(0 <= p.share <= 1 for p in seen)
     monkeypatch.setattr(no_bert, "search", lambda *_, **__: pytest.fail("searched again"))
     assert compare(task, ["layernorm"], **options).baseline == found.baseline
@@ -264,7 +264,7 @@ def test_two_processes_do_not_share_a_folder(encoder: Encoder, task: TaskData, t
 
 def test_a_score_over_seeds() -> None:
     one = {"value": 0.9, "low": 0.8, "high": 0.95}
-    assert score_of([one]) == Score(0.9, 0.8, 0.95, "95 % bootstrap") and score_of([]) is None
+    assert score_of([one]) == Score(0.9, 0.8, 0.95, "95 % interval") and score_of([]) is None
     assert str(score_of([one])) == "90.0 (80.0–95.0)"
     assert str(score_of([one, {**one, "value": 0.94}])) == "92.0 ± 2.0"
 
@@ -322,10 +322,10 @@ def test_a_figure_says_what_its_bars_are(encoder: Encoder) -> None:
             rows.append(replace(row, results=tuple(replace(result, seed=i, test=t) for i, t in enumerate(tests))))
         return str(tradeoff(replace(one, rows=tuple(rows))).axes[0].get_title(loc="right"))
 
-    assert title(1, 1) == "bars: 95 % bootstrap interval" and title(1, 1, low=0.0) == "1 seed"
+    assert title(1, 1) == "bars: 95 % interval" and title(1, 1, low=0.0) == "1 seed"
     assert title(3, 3) == "bars: standard error over 3 seeds"
     assert title(1, 3, low=0.0) == "bars: standard error over up to 3 seeds"  # no bar where there is one seed
-    assert title(1, 3) == "bars: standard error over up to 3 seeds, for one seed 95 % bootstrap interval"
+    assert title(1, 3) == "bars: standard error over up to 3 seeds, for one seed 95 % interval"
 
 
 def test_points_that_would_hide_each_other_stand_apart(encoder: Encoder) -> None:

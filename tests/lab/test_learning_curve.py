@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from intarsia import Bottleneck
 from intarsia.errors import IntarsiaError
-from intarsia.lab.learning_curve import CurvePoint, LearningCurve, _checked, _sampled, learning_curve
+from intarsia.lab.learning_curve import CurvePoint, LearningCurve, _checked, _point, _sampled, learning_curve
 from intarsia.tasks import load_data
 from intarsia.tasks.splits import same_text
 from tests.support.families import opinions, tiny_with_words
@@ -56,10 +57,25 @@ def test_sizes_are_checked() -> None:
         _checked([10], data, 0)
 
 
+def test_bounds_stay_within_what_a_score_can_be() -> None:
+    results = [SimpleNamespace(test={"value": v, "low": 0.4, "high": 1.0}, seconds=1.0) for v in (1.0, 0.9)]
+    point = _point("accuracy", 50, results)
+    assert point is not None and point.high == 1.0 and point.low == pytest.approx(0.95 - point.error)
+    correlated = _point("matthews", 50, [SimpleNamespace(test={**r.test, "value": -0.9}, seconds=1.0) for r in results])
+    assert correlated is not None and correlated.low == -1.0
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IntarsiaError, match=r"Cannot create the folder .*file: Not a directory. A part of the path is"):
+        learning_curve(load_data(opinions(60)), [10], Bottleneck(4), seeds=1, encoder=tiny_with_words(),
+                       folder=tmp_path / "file", epochs=1)  # fmt: skip
+
+
 def test_the_advice_compares_the_gain_with_its_error() -> None:
     def curve(last: float) -> str:
         points = [
-            CurvePoint(rows, score, score - 0.01, score + 0.01, (score,), 1.0)
+            CurvePoint(rows, score, score - 0.01, score + 0.01, 0.01, (score,), 1.0)
             for rows, score in ((50, 0.7), (200, last))
         ]
         return LearningCurve("accuracy", 1, tuple(points), (), {}).advice

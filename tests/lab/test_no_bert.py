@@ -167,7 +167,7 @@ def test_minutes_end_the_search_between_candidates(monkeypatch: pytest.MonkeyPat
     seen: list[SearchProgress] = []
     found = search(texts(), minutes=1.0, watch=seen.append)
     assert len(found.trials) == 2 and [p.done for p in seen] == [0, 1]
-    assert [p.seconds_left for p in seen] == [50.0, 20.0] and "20s left · best accuracy 0.500" in str(seen[1])
+    assert [p.seconds_left for p in seen] == [50.0, 20.0] and "20s left · best accuracy 50.0" in str(seen[1])
 
     assert len(search(texts(), minutes=0.0).trials) == 1  # at least one
 
@@ -239,11 +239,13 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
     assert len(lines) == 7 and lines[0].startswith("best of 7 by dev")
-    assert lines[-1].startswith("no pretrained transformer: accuracy ")
+    assert lines[-1].startswith("no pretrained transformer: accuracy ") and ", too few) on 12 test" in lines[-1]
     assert "96 train, 12 dev, 12 test" in shown.stderr and "left" in shown.stderr and "Warning" not in shown.stderr
 
     told = CliRunner().invoke(app, ["baseline", str(file), "--minutes", "0", "--json"])
     assert json.loads(told.stdout)["metrics"]["metric"] == "accuracy" and told.stderr == ""
+    test = json.loads(told.stdout)["metrics"]["test"]
+    assert test["low"] < test["high"] and test["too_few"]  # also where all rows are right
 
 
 def test_scikit_learn_waits_until_it_is_used() -> None:

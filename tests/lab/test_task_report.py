@@ -97,6 +97,16 @@ def test_reports_of_other_kinds(tmp_path: Path) -> None:
         assert "<h2>Mistakes</h2>" in page, name
     assert "thresholds" in bank.show("any").header.head
     assert "its threshold" in (tmp_path / "any" / "README.md").read_text()
+    bank.learn("any", several, Bottleneck(4), settings={**settings, "threshold": 0.4, "calibrate": False},
+               serve_anyway=True)  # fmt: skip
+    page_path, card_path = write_report(bank, "any", tmp_path / "given", several)
+    card = card_path.read_text()
+    assert (
+        "applies from the probability 0.4." in card
+        and "(not calibrated)" in card
+        and "found on the validation" not in card
+    )
+    assert "Not calibrated. The expected calibration error" in page_path.read_text()
 
 
 def test_evaluate_prints_labels_confusions_and_mistakes(bank: Bank, tmp_path: Path) -> None:
@@ -120,7 +130,7 @@ def test_evaluate_prints_labels_confusions_and_mistakes(bank: Bank, tmp_path: Pa
     assert sum(map(sum, found["confusion"]["counts"])) == 200 and set(found["calibration"]) == {"ece", "bins"}
     assert {row["label"] for row in found["classes"]} == {EVIL, "b|c*"}
     refused = CliRunner().invoke(app, [*arguments, "--threshold", "0.3"])
-    assert "a threshold is for tasks with several labels" in str(refused.exception)
+    assert "--threshold is for tasks with several labels of n" in str(refused.exception)
 
 
 def test_show_has_calibration_and_cut_texts(bank: Bank) -> None:

@@ -60,7 +60,7 @@ def test_a_list_of_methods_is_divided_between_compositions() -> None:
         ("stack(a, residual=foo)", "residual 'foo' is not known"),
         ("stack(a, lora-4 rnk=3)", "Did you mean 'rank'"),
         ("split(a, b, x=1)", "the method split has no option 'x'; it has no options"),
-        ("fuse(a, static=5)", "bool was expected"),
+        ("fuse(a, static=5)", "yes or no was expected"),
         ("average(a, b, weights=x)", "a list such as [0.3,0.7] was expected"),
         ("stack(" * 20 + "a" + ")" * 20, "more than 8 levels"),
     ],

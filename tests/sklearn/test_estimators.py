@@ -152,6 +152,18 @@ def test_wrong_input_is_both_kinds_of_error(classifier: IntarsiaClassifier, x: A
 GRID = {"learning_rate": [1e-3, 3e-3], "method": ["houlsby-2", "houlsby-4"]}
 
 
+@pytest.mark.parametrize(
+    ("parameters", "words"), [({"epochs": "x"}, "epochs must be"), ({"method": "lra"}, "Did you mean 'lora'")]
+)
+def test_wrong_parameters_are_both_kinds_of_error(
+    classifier: IntarsiaClassifier, parameters: dict[str, Any], words: str
+) -> None:
+    wrong = clone(classifier).set_params(**parameters)
+    with pytest.raises(IntarsiaError, match=words) as caught:
+        wrong.fit(["good", "bad"] * 10, ["yes", "no"] * 10)
+    assert isinstance(caught.value, ValueError)
+
+
 def test_a_search_that_shares_passes_finds_what_sklearn_finds(classifier: IntarsiaClassifier) -> None:
     alone = GridSearchCV(classifier, GRID, cv=2).fit(X, Y)
     shared = IntarsiaGridSearchCV(classifier, GRID, cv=2).fit(X, Y)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from intarsia.tasks.intervals import FEW, fisher, interval, ranking_interval, widened, wilson
 from intarsia.tasks.metrics import Interval, bootstrap
+from intarsia.tasks.own_metric import named_metric
 
 ABC = ("a", "b", "c")
 
@@ -72,3 +75,19 @@ def test_ranking_metrics_have_intervals_too() -> None:
     assert 0.5 < found.low < found.value < found.high < 1 and not found.few
     perfect = ranking_interval("auc", gold[:12], gold[:12].astype(float), ("no", "yes"))
     assert perfect.value == 1.0 and perfect.low < 0.8 and perfect.few
+
+
+def test_the_interval_of_a_function_is_not_empty() -> None:
+    def agreement(gold: Any, predicted: Any) -> float:
+        """Has no value for rows of one label, as Cohen's kappa."""
+        return float(np.mean(gold == predicted)) if len(set(gold)) > 1 else float("nan")
+
+    metric = named_metric(agreement)
+    assert metric is not None
+    gold = np.array([0, 1, 1, 0, 1, 1])
+    few = interval(metric, gold, gold, labels=("a", "b"))
+    assert few.value == few.high == 1.0 and few.low == pytest.approx(wilson(1.0, 6)[0]) and few.few
+    many = interval(metric, np.tile(gold, 20), np.tile(gold, 20), labels=("a", "b"))
+    assert 0.9 < many.low < many.high == 1.0 and not many.few
+    error = named_metric(lambda gold, predicted: -float(np.mean(np.asarray(gold) != predicted)) - 1)
+    assert error is not None and interval(error, np.tile(gold, 20), np.tile(gold, 20), labels=("a", "b")).few

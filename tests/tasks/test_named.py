@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from intarsia.errors import DataError, IntarsiaWarning
-from intarsia.tasks.named import load_named
+from intarsia.tasks.data import load_data
+from intarsia.tasks.named import load_again, load_named, load_named_examples
 
 ROWS = [{"text": f"a sentence, number {i}", "label": ("acceptable", "unacceptable")[i % 2]} for i in range(40)]
 
@@ -41,3 +42,28 @@ def test_a_folder_of_that_name_wins(folder: Path) -> None:
     here.mkdir(parents=True)
     (here / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     assert load_named("glue/cola").source["from"] == "folder"
+
+
+def test_a_public_task_is_evaluated_on_by_its_name(folder: Path) -> None:
+    labels = ("acceptable", "unacceptable")
+    with pytest.warns(IntarsiaWarning, match="glue/cola is a sample"):
+        examples = load_named_examples("glue/cola", kind="label", labels=labels)
+    assert len(examples) == 10 and {e.label for e in examples} == set(labels)
+    with pytest.warns(IntarsiaWarning), pytest.raises(DataError, match="of the kind label; expected data of the kind"):
+        load_named_examples("glue/cola", kind="score", labels=())
+    with pytest.raises(DataError, match="Did you mean 'glue/cola'"):
+        load_named_examples("glue/colaa", kind="label", labels=labels)
+
+
+def test_data_is_read_again_as_it_was_read(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "messy.csv"
+    lines = [f"eine Schönheit {i}#{'ab'[i % 2]}" for i in range(20)]
+    path.write_text("\n".join(["text#label", *lines, "kein Wert#", ""]), encoding="cp1252")
+    first = load_data(path, sep="#", encoding="cp1252", drop_missing=True)
+    assert load_again("label", first.source).source["sha256"] == first.source["sha256"]
+    with pytest.warns(IntarsiaWarning):
+        public = load_named("glue/cola")
+    with pytest.warns(IntarsiaWarning):
+        assert load_again("label", public.source).source["sha256"] == public.source["sha256"]
+    with pytest.raises(DataError, match="learned from data in memory"):
+        load_again("label", load_data([(f"text {i}", "ab"[i % 2]) for i in range(20)]).source)

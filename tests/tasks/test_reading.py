@@ -108,6 +108,9 @@ def test_wrong_paths_are_reported_before_reading(tmp_path: Path) -> None:
         read_rows(tmp_path / "train")
     with pytest.raises(DataError, match=r"Did you mean train\.jsonl\.zst\?"):
         read_rows(tmp_path / "trian.jsonl.zst")
+    written(tmp_path, "score.csv", "")
+    with pytest.raises(DataError, match=r"nothere\.csv does not exist\. Check the path"):  # only its ending is alike
+        read_rows(tmp_path / "nothere.csv")
     with pytest.raises(DataError, match=r"zzz\.csv does not exist\. Check the path"):
         read_rows(tmp_path / "zzz.csv")
     with pytest.raises(DataError, match="neither does the folder"):
@@ -211,13 +214,15 @@ def test_a_wrong_format_is_refused(tmp_path: Path) -> None:
         read_rows(written(tmp_path, "a.jsonl", "{}"), FileFormat(sep=";"))
     with pytest.raises(DataError, match=r"not valid UTF-8 \(byte 0xef: invalid continuation byte\)"):
         list(read_rows(written(tmp_path, "l.csv", b"text,label\nna\xefve,b\n"), FileFormat(encoding="utf-8")))
-    with pytest.raises(DataError, match="after line 0: not valid utf-16"):
+    with pytest.raises(DataError, match=r"\.csv: not valid utf-16"):
         list(read_rows(written(tmp_path, "a.csv", "text,label\nxy,a\nb"), FileFormat(encoding="utf-16")))
 
 
 def test_json_arrays_and_json_lines_in_a_json_file(tmp_path: Path) -> None:
     for content in (json.dumps(ROWS), json.dumps(ROWS, indent=2), "\n".join(json.dumps(row) for row in ROWS)):
         assert list(read_rows(written(tmp_path, "a.json", content))) == [(1, ROWS[0]), (2, ROWS[1])]
+    assert list(read_rows(written(tmp_path, "a.json", json.dumps(ROWS[0]) + "\n"))) == [(1, ROWS[0])]
+    assert "or, for other data, an array of objects" in complaint(written(tmp_path, "a.json", '{\n"text": "a"\n}'))
     assert "a.json, item 2: expected a JSON object" in complaint(written(tmp_path, "a.json", '[{"text": "a"}, 3]'))
     assert "a.json, line 2: malformed JSON" in complaint(written(tmp_path, "a.json", '[{"text": "a"},\n{]'))
     assert "nested too deeply" in complaint(written(tmp_path, "a.json", "[" * 200_000))

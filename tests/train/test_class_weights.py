@@ -56,7 +56,17 @@ def test_a_mapping_is_scaled_to_a_mean_of_one() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [({"none": 1.0}, "no label 'none'"), ({"rare": 0.0}, "more than 0"), ("equal", "expected 'balanced'")],
+    [
+        ({"none": 1.0}, "no label 'none'"),
+        ({"rare": 0.0}, "more than 0"),
+        ("equal", "Expected 'balanced'"),
+        ({"rare": "5"}, "the weight of 'rare' is '5'"),
+        ({"rare": None}, "is None"),
+        ([1, 2], "a mapping from labels"),
+        ({"raer": 2}, "Did you mean 'rare'"),
+        ("balancd", "Did you mean 'balanced'"),
+        (3, "found a int"),
+    ],
 )
 def test_wrong_weights_are_refused(weights: Any, message: str) -> None:
     with pytest.raises(IntarsiaError, match=message):

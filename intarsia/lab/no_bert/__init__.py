@@ -16,12 +16,14 @@ from time import monotonic
 from typing import Any
 
 from intarsia.errors import IntarsiaError, check_extra, check_seed
+from intarsia.formatting import score as shown
 from intarsia.formatting import seconds
 from intarsia.lab.no_bert.candidates import Candidate, TextFeatures, plan
 from intarsia.lab.no_bert.features import Corpus, FeatureExtractor
 from intarsia.lab.no_bert.models import FittedModel, NaiveBayesSvm
 from intarsia.tasks.examples import Kind, TaskData
-from intarsia.tasks.metrics import Interval, bootstrap, check_metric, default_metric, score
+from intarsia.tasks.intervals import interval
+from intarsia.tasks.metrics import Interval, check_metric, default_metric, score
 from intarsia.version import __version__
 
 MAX_FAILURES = 30  # give up after this many failures without a success: the data is the cause
@@ -53,7 +55,7 @@ class SearchProgress:
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f"{seconds(self.seconds_left)} left · "
-        best = "" if self.best is None else f"best {self.metric} {self.best.dev:.3f} · "
+        best = "" if self.best is None else f"best {self.metric} {shown(self.best.dev or 0.0)} · "
         return f"{self.done} tried · {left}{best}{self.trying}"
 
 
@@ -82,15 +84,16 @@ class Baseline:
 
     def summary(self) -> str:
         """Return the test score and the winner in one line."""
-        value, low, high = (100 * x for x in self.test)
+        value, low, high = (shown(x, self.test.value) for x in self.test)
+        few = ", too few" if self.test.few else ""
         return (
-            f"no pretrained transformer: {self.metric} {value:.1f} ({low:.1f}–{high:.1f}) on {self.test_examples:,} "
+            f"no pretrained transformer: {self.metric} {value} ({low}–{high}{few}) on {self.test_examples:,} "
             f"test examples; {self.winner.candidate}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values. `metrics` has the form of an inlay's header."""
-        test = {**self.test._asdict(), "examples": self.test_examples}
+        test = {**self.test._asdict(), "too_few": self.test.few, "examples": self.test_examples}
         return {
             "kind": self.kind,
             "metrics": {"metric": self.metric, "dev": self.winner.dev, "test": test},
@@ -135,7 +138,7 @@ def search(
             f"minutes={minutes}, candidates={candidates} leaves nothing to try. Expected 0 minutes or more, and "
             "at least 1 candidate."
         )
-    check_seed(seed, 2**32 - 1)  # what scikit-learn takes
+    check_seed(seed, most=2**32 - 1)  # what scikit-learn takes
     task_kind = TaskKind.learn(data.kind, data.labels, data.train)
     gold = task_kind.gold(data.dev)
     corpus = Corpus(data, seed)
@@ -174,7 +177,7 @@ def search(
     _, winner, fitted = best
     with _only_failures():
         predicted = fitted.predict("test")
-    test = bootstrap(metric, task_kind.gold(data.test), predicted, labels=data.labels)
+    test = interval(metric, task_kind.gold(data.test), predicted, labels=data.labels)
     return Baseline(
         kind=data.kind,
         metric=metric,

@@ -12,7 +12,8 @@ from intarsia.errors import IntarsiaError
 from intarsia.lab.paper import names
 from intarsia.methods import Bottleneck, Full, LayerNorms, Method, TopLayers, from_dict, to_dict
 from intarsia.tasks.heads import Pooling
-from intarsia.tasks.kind_registry import FEWEST, default_length
+from intarsia.tasks.kind_registry import default_length
+from intarsia.tasks.lengths import FEWEST
 from intarsia.tasks.suites.registry import find
 from intarsia.train.job import Settings
 

@@ -90,7 +90,9 @@ def _find_status(task: SuiteTask, folder: Path, partial: bool) -> Status:
     """The task's status; raises if it is missing, or if it is partial and `partial` is not set."""
     found = status(task, folder)
     if found.state == "missing":
-        raise DataError(f"{task.full_name} is not in the data folder {folder}. {_advice(task)}")
+        raise DataError(
+            f"{task.full_name} is not in the data folder {folder} (INTARSIA_DATA names another one). {_advice(task)}"
+        )
     if found.state == "partial" and not partial:
         sizes = ", ".join(
             f"{part.split} {part.rows or 0:,}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
-from intarsia.errors import DataError
+from intarsia.errors import DataError, near_names
 from intarsia.tasks.suites.further import FURTHER
 from intarsia.tasks.suites.glue import GLUE
 from intarsia.tasks.suites.squad import SQUAD
@@ -37,8 +35,6 @@ def chosen(name: str | None) -> tuple[SuiteTask, ...]:
 def unknown(name: str) -> DataError:
     """The error for an unknown name, with similar names."""
     names = [*SUITES, *(task.full_name for suite in SUITES.values() for task in suite.tasks)]
-    close = get_close_matches(name, names, cutoff=0.75) or [
-        full_name for full_name in names if full_name.endswith(f"/{name}")
-    ]
+    close = near_names(name, names, least=0.75) or [full_name for full_name in names if full_name.endswith(f"/{name}")]
     hint = f"Did you mean {' or '.join(close[:3])}?" if close else f"Suites: {', '.join(SUITES)}."
     return DataError(f"no suite or task {name!r}. {hint} `intarsia data list` lists all.")

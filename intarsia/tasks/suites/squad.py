@@ -66,7 +66,8 @@ def questions(path: Path, content: bytes) -> list[SquadQuestion]:
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{path}: not in SQuAD's format ({reason}). Expected data, paragraphs, qas, answers."
+            f"{path}: not in SQuAD's format ({reason}). Expected data, paragraphs, qas, answers; or, for other "
+            "data, an array of objects, or one object on each line."
         ) from error
     for question in found:
         _check(path, question)
