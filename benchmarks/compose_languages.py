@@ -3,6 +3,8 @@
     python benchmarks/compose_languages.py --encoder FOLDER --bank /tmp/languages \\
         --out results/compose-languages.json --seeds 3 --set english=wiki.txt russian=russian.txt sib200=FOLDER
 
+`language_texts.py` writes the two text files.
+
 Three forms: no language inlay; MAD-X (an adapter with an invertible adapter below the task's adapter); LT-SFT (sparse
 differences that are added).
 """
