@@ -64,7 +64,7 @@ def kinship(one: Bank, other: Bank) -> dict[str, float]:
     words = one.encoder.shape.words.name
     linears = [
         float(cosine_similarity(a[name].flatten(), b[name].flatten(), dim=0))
-        for name in a
+        for name in a.keys() & b.keys()
         if a[name].ndim == 2 and "embedding" not in name
     ]
     return {
