@@ -3,12 +3,15 @@
     python benchmarks/compose_languages.py --encoder FOLDER --bank /tmp/languages \\
         --out results/compose-languages.json --seeds 3 --set english=wiki.txt russian=russian.txt sib200=FOLDER
 
+`language_texts.py` writes the two text files.
+
 Three forms: no language inlay; MAD-X (an adapter with an invertible adapter below the task's adapter); LT-SFT (sparse
 differences that are added).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -24,6 +27,26 @@ TASK = Pfeiffer(reduction=16)
 
 def main() -> None:
     run = Experiment("zero-shot transfer of a topic task from English to Russian")
+    try:
+        measure(run)
+    finally:
+        run.write(**summary(run.scores))
+
+
+def summary(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return the mean of each row over the seeds that it has so far, and their number."""
+    found: dict[str, list[float]] = {}
+    for key, score in scores.items():
+        title, _, seed = key.rpartition(", ")
+        if seed.isdigit():
+            found.setdefault(title, []).append(score)
+    return {
+        "means": {title: round(fmean(values), 2) for title, values in found.items()},
+        "seeds of each row": {title: len(values) for title, values in found.items()},
+    }
+
+
+def measure(run: Experiment) -> None:
     bank = run.open()
     epochs, count = int(run.set.get("epochs", 3)), int(run.set.get("texts", 4000))
     task_epochs = int(run.set.get("task_epochs", 10))
@@ -58,9 +81,9 @@ def main() -> None:
     if "plain" in forms:
         tasks["MAD-X without invertible adapters"] = (Stack("english-plain", TASK), "plain")
     if "sparse" in forms:
-        tasks["LT-SFT alone"] = (LotteryTicket(0.05), None)
         tasks["LT-SFT added"] = (Stack("english-sparse", LotteryTicket(0.05)), "sparse")
-    shown: list[str] = []
+        tasks["LT-SFT alone"] = (LotteryTicket(0.05), None)
+    run.write(texts=count, language_epochs=epochs, task_epochs=task_epochs)
     for seed in range(run.options.seeds):
         for title, (method, below) in tasks.items():
             name = f"{title} {seed}".replace(" ", "-").replace(",", "").replace("'", "").lower()
@@ -68,12 +91,10 @@ def main() -> None:
             settings = {"epochs": task_epochs, "learning_rate": 5e-5 if sparse else 5e-4, "seed": seed}
             run.score(f"{title}, english, {seed}", run.learn, bank, name, topics["english"], method, **settings)
             run.score(f"{title}, russian, {seed}", evaluate, bank, name, topics["russian"])
-            keys = [f"{title}, english", f"{title}, russian"]
             if below is not None:
                 swap = {f"english-{below}": f"russian-{below}"}
-                keys.append(f"{title}, russian with the language swapped")
-                run.score(f"{keys[-1]}, {seed}", evaluate, bank, name, topics["russian"], swap=swap)
-            shown += keys if seed == 0 else []
+                key = f"{title}, russian with the language swapped, {seed}"
+                run.score(key, evaluate, bank, name, topics["russian"], swap=swap)
         run.score(
             f"learned in Russian, russian, {seed}",
             run.learn,
@@ -84,9 +105,6 @@ def main() -> None:
             epochs=task_epochs,
             seed=seed,
         )
-    shown.append("learned in Russian, russian")
-    means = {key: round(fmean(run.scores[f"{key}, {s}"] for s in range(run.options.seeds)), 2) for key in shown}
-    run.write(means=means, texts=count, language_epochs=epochs, task_epochs=task_epochs)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 The experiments of docs/composition.md use it for bases that packages bring along. It reads the initializers,
 dequantises int8 and uint8 tensors, and takes the matrices of the layers from the graph, in which exporters rename them.
-Pooling and projections behind the last layer are left out. It needs the package `onnx`.
+Pooling and projections behind the last layer are left out. `--every 2` keeps the layers 0, 2, 4 and so on. It needs the
+package `onnx`.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def dequantised(axis: int, values: np.ndarray, scale: np.ndarray, zero: np.ndarr
     return (values.astype(np.float32) - zero) * scale.astype(np.float32).reshape(shape)
 
 
-def bert(path: Path, heads: int) -> Any:
-    """Return the `transformers` model."""
+def bert(path: Path, heads: int, every: int = 1) -> Any:
+    """Return the `transformers` model, with each layer or each `every`-th."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -72,6 +73,8 @@ def bert(path: Path, heads: int) -> Any:
             assert matrix.shape == shape, (i, linear, matrix.shape, shape)
             state[f"encoder.layer.{i}.{linear}.weight"] = matrix.T
     model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in state.items()})
+    model.encoder.layer = model.encoder.layer[::every]
+    config.num_hidden_layers = len(model.encoder.layer)
     return model.eval()
 
 
@@ -81,8 +84,9 @@ def main() -> None:
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--every", type=int, default=1)
     options = parser.parse_args()
-    bert(options.model, options.heads).save_pretrained(options.folder)
+    bert(options.model, options.heads, options.every).save_pretrained(options.folder)
     shutil.copy(options.tokenizer, options.folder / "tokenizer.json")
     special = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, **special}
