@@ -1,4 +1,4 @@
-"""The layers of a CPU pass in one compiled function (`kernels/cpu_pass.c`), without gradients.
+"""The layers of a CPU pass in one compiled function (`kernels/cpu/pass.c`), without gradients.
 
 PyTorch spends more time between the operations of a small pass than in them. The compiled function runs all layers with
 the methods in them, on all threads, while Python may do other work. It knows families whose LayerNorms stand behind the

@@ -1,7 +1,8 @@
-"""Builds and loads `cpu_pass.c`, for the processor of this machine.
+"""Builds and loads the compiled function of CPU passes (`cpu/`), for the processor of this machine.
 
 The library is compiled once, with the machine's own C compiler, and kept in the user's cache (`INTARSIA_CACHE`, by
-default `~/.cache/intarsia`). Without a compiler there is no library, and passes run in PyTorch. `INTARSIA_COMPILE=0`
+default `~/.cache/intarsia`). Without a compiler, and on processors without AVX-512, there is no library, and passes run
+in PyTorch. `INTARSIA_COMPILE=0`
 switches it off; `INTARSIA_COMPILE=built` only uses a library that was built before.
 """
 
@@ -11,7 +12,6 @@ import ctypes
 import hashlib
 import logging
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -22,10 +22,11 @@ from pathlib import Path
 from intarsia import files
 from intarsia.errors import IntarsiaError
 
-SOURCE = Path(__file__).with_name("cpu_pass.c")
+SOURCES = Path(__file__).parent / "cpu"
+NEEDED = "avx512f"  # with shorter registers PyTorch is faster
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
-    "-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi",
+    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-ffp-contract=fast",
 )  # fmt: skip
 SECONDS = 120.0
 SWITCH = "INTARSIA_COMPILE"
@@ -36,7 +37,7 @@ logger = logging.getLogger("intarsia")
 @cache
 def library() -> ctypes.CDLL | None:
     """Return the library; None if it cannot be had."""
-    if (setting := os.environ.get(SWITCH)) == "0":
+    if (setting := os.environ.get(SWITCH)) == "0" or NEEDED not in _instructions().split():
         return None
     path = _path()
     with suppress(OSError, IntarsiaError):
@@ -65,11 +66,10 @@ def _build(path: Path) -> bool:
     if compiler is None:
         logger.info("no C compiler was found: passes on this CPU run in PyTorch, which takes longer.")
         return False
-    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
         made = Path(folder) / "pass.so"
-        command = [compiler, *FLAGS, native, "-o", str(made), str(SOURCE), "-lm"]
+        command = [compiler, *FLAGS, "-o", str(made), str(SOURCES / "pass.c")]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -94,8 +94,8 @@ def _path() -> Path:
     cache_folder = (
         Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intarsia"
     )
-    depends = hashlib.sha256(SOURCE.read_bytes())
-    depends.update(repr((FLAGS, platform.machine(), platform.system(), _instructions())).encode())
+    depends = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir())))
+    depends.update(repr((FLAGS, _instructions())).encode())
     return cache_folder / "compiled" / f"pass-{depends.hexdigest()[:32]}.so"
 
 
@@ -105,4 +105,4 @@ def _instructions() -> str:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return ""

@@ -1,0 +1,234 @@
+/* The layers of a pass, for one thread: it computes segments alone, or every step together with a team. */
+
+#pragma once
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "attention.h"
+#include "products.h"
+
+/* Either threads take parts of whole segments, and wait for nobody; or a team shares every step of a pass with too few
+ * segments, and its members meet after each. If other programs need the cores, meetings take long: then the first
+ * member goes on alone. */
+
+typedef struct {
+    const Pass *pass;
+    float *qkv, *mixed, *sub, *inner; /* of all tokens of the pass, but `inner`: of CHUNK tokens, for each thread */
+    uint8_t *bytes;                   /* int8: CHUNK tokens of the widest input, for each thread */
+    float *scales;
+    atomic_int failed, next_part, joined, start; /* start: 1 the team begins, 2 it does not */
+    atomic_int arrived, meeting, last_meeting;   /* last_meeting: after it the first member is alone */
+    int64_t waited;                              /* nanoseconds, by the first member */
+    int team, parts, bounds[2 * THREADS + 1];    /* team 1: the first segment of each part */
+} Run;
+
+#define MOST_WAITED 400000 /* nanoseconds in the meetings of a pass */
+#define JOIN_TIME 200000   /* nanoseconds until a team is complete */
+
+static int64_t now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return 1000000000LL * at.tv_sec + at.tv_nsec;
+}
+
+INLINE void pause_(int times) {
+    if (times > 2000) sched_yield(); /* another thread may need this core */
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+}
+
+/* Wait for the team; returns 1 if this member leaves. `team` becomes 1 when the first member goes on alone. */
+static int meet(Run *run, int rank, int *team) {
+    if (*team == 1) return 0;
+    int meeting = atomic_load(&run->meeting);
+    if (!rank && run->waited > MOST_WAITED) atomic_store(&run->last_meeting, meeting + 1);
+    if (atomic_fetch_add(&run->arrived, 1) == *team - 1) {
+        atomic_store(&run->arrived, 0);
+        atomic_store(&run->meeting, meeting + 1);
+    } else {
+        int64_t began = rank ? 0 : now();
+        for (int i = 0; atomic_load_explicit(&run->meeting, memory_order_acquire) == meeting; i++) pause_(i);
+        if (!rank) run->waited += now() - began;
+    }
+    if (atomic_load(&run->last_meeting) != meeting + 1) return 0;
+    *team = 1;
+    return rank != 0;
+}
+
+/* A product in chunks of tokens, by a team; returns 1 if this member leaves. */
+static int team_product(Run *run, int rank, int *team, int slot, const float *x, int tokens, const Linear *of,
+                        int activation, float *y) {
+    int panels = of->outputs / PANEL;
+    for (int first = 0; first < tokens; first += CHUNK) {
+        int count = tokens - first < CHUNK ? tokens - first : CHUNK;
+        const float *chunk = x + (int64_t)first * of->inputs;
+        Input input = {chunk, 0, 0};
+        if (run->pass->int8) {
+            int widest = run->pass->inner > run->pass->width ? run->pass->inner : run->pass->width;
+            uint8_t *bytes = run->bytes + (int64_t)slot * CHUNK * widest;
+            float *scales = run->scales + slot * CHUNK;
+            if (meet(run, rank, team)) return 1; /* the last chunk's bytes are read */
+            for (int i = count * rank / *team; i < count * (rank + 1) / *team; i++)
+                quantize(chunk + (int64_t)i * of->inputs, of->inputs, bytes + (int64_t)i * of->inputs, scales + i);
+            if (meet(run, rank, team)) return 1;
+            input.bytes = bytes, input.scales = scales;
+        }
+        int from = panels * rank / *team, to = panels * (rank + 1) / *team;
+        product(input, count, of, activation, y + (int64_t)first * of->outputs, from, to);
+    }
+    return 0;
+}
+
+/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. */
+static void adapt(const Pass *pass, int layer, int which, const Site *site, int64_t at, const float *x, float *h,
+                 const float *origin, int tokens, float *memory) {
+    int width = pass->width;
+    float *hidden = memory, *sums = hidden + (size_t)CHUNK * site->size;
+    const float *read = site->reads == INPUT ? x : h;
+    if (site->reads == NORMALISED) {
+        for (int64_t n = 0; n < tokens; n++)
+            add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
+                              pass->layers[layer].bias[which], pass->eps, sums + n * width);
+        read = sums;
+    }
+    slot_product(read, tokens, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden,
+                 site->size);
+    if (site->restarts) memcpy(h, origin, (size_t)tokens * width * 4);
+    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, h, width);
+}
+
+/* Adapters and norm behind a sub-layer, for the tokens from `first` to `last`. */
+static int behind(Run *run, int layer, int which, int first, int last) {
+    const Pass *pass = run->pass;
+    int width = pass->width;
+    for (int o = 0; o < pass->owner_count; o++) {
+        Owner owner = pass->owners[o];
+        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
+        if (from >= to) continue;
+        const float *gain = pass->layers[layer].gain[which], *bias = pass->layers[layer].bias[which];
+        int largest = 0, restarts = 0;
+        for (int u = owner.first_use; u < owner.last_use; u++) { /* the topmost norm counts */
+            const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
+            int64_t at = site->stride * pass->uses[u].slot;
+            if (site->bias) {
+                gain = site->gain ? site->gain + at : pass->layers[layer].gain[which];
+                bias = site->bias + at;
+            }
+            if (site->down && site->size > largest) largest = site->size;
+            restarts |= site->restarts;
+        }
+        float *memory = largest ? reserve((size_t)CHUNK * (largest + 2 * width)) : 0;
+        if (largest && !memory) return -1;
+        for (int t = from; largest && t < to; t += CHUNK) {
+            int count = to - t < CHUNK ? to - t : CHUNK;
+            float *h = run->sub + (int64_t)t * width, *origin = memory + (size_t)CHUNK * (largest + width);
+            if (restarts) memcpy(origin, h, (size_t)count * width * 4);
+            for (int u = owner.first_use; u < owner.last_use; u++) {
+                Use use = pass->uses[u];
+                const Site *site = pass->sites + ((int64_t)use.table * pass->layer_count + layer) * 2 + which;
+                const float *x = pass->states + (int64_t)t * width;
+                if (site->down) adapt(pass, layer, which, site, site->stride * use.slot, x, h, origin, count, memory);
+            }
+        }
+        for (int t = from; t < to; t++) {
+            float *x = pass->states + (int64_t)t * width;
+            add_and_normalise(run->sub + (int64_t)t * width, x, width, gain, bias, pass->eps, x);
+        }
+    }
+    return 0;
+}
+
+/* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
+ * `last`; x and y begin with the token `start`. */
+static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
+                  int start, int first, int last) {
+    const Pass *pass = run->pass;
+    int inputs = of->inputs;
+    int64_t ld = of->outputs;
+    for (int o = 0; o < pass->owner_count; o++) {
+        Owner owner = pass->owners[o];
+        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
+        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
+            Use use = pass->uses[u];
+            const Change *found = pass->changes + ((int64_t)use.table * pass->layer_count + layer) * 6 + which;
+            int64_t at = found->stride * use.slot;
+            float *low = found->a ? reserve((size_t)CHUNK * found->rank) : 0;
+            if (found->a && !low) return -1;
+            for (int t = from; low && t < to; t += CHUNK) {
+                int count = to - t < CHUNK ? to - t : CHUNK;
+                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, found->a + at, 0, found->rank, 0, 0.0f,
+                             low, found->rank);
+                slot_product(low, count, found->rank, found->b + at, 0, outputs, 0, found->scale,
+                             y + (t - start) * ld + column, ld);
+            }
+            if (found->bias)
+                for (int t = from; t < to; t++)
+                    for (int k = 0; k < outputs; k++)
+                        y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
+        }
+    }
+    return 0;
+}
+
+/* The layers for the segments from `from` to `to`, as a member of a team; `slot`: of the buffers of a thread. */
+static void run_layers(Run *run, int rank, int team, int slot, int from, int to) {
+    const Pass *pass = run->pass;
+    int start = pass->offsets[from], tokens = pass->offsets[to] - start, width = pass->width, failed = 0;
+    if (!tokens) return;
+    float *x = pass->states + (int64_t)start * width, *mixed = run->mixed + (int64_t)start * width;
+    float *sub = run->sub + (int64_t)start * width, *inner = run->inner + (int64_t)slot * CHUNK * pass->inner;
+    float *qkv = run->qkv + (int64_t)start * 3 * width;
+#define MEET \
+    if (failed) atomic_store(&run->failed, 1); \
+    if (meet(run, rank, &team)) return
+#define PRODUCT(x, tokens, of, activation, y) \
+    if (team_product(run, rank, &team, slot, x, tokens, of, activation, y)) return
+#define MINE (start + (int64_t)tokens * rank / team)
+#define AFTER (start + (int64_t)tokens * (rank + 1) / team)
+    for (int l = pass->first; l < pass->last; l++) {
+        const Layer *layer = pass->layers + l;
+        PRODUCT(x, tokens, &layer->qkv, 0, qkv);
+        MEET;
+        if (pass->changes) {
+            for (int n = 0; n < 3; n++)
+                failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
+            MEET;
+        }
+        for (int item = rank; item < (to - from) * pass->heads; item += team) {
+            int segment = from + item / pass->heads, first = pass->offsets[segment];
+            failed |= attend(pass, run->qkv, first, pass->offsets[segment + 1] - first, item % pass->heads, run->mixed);
+        }
+        MEET;
+        PRODUCT(mixed, tokens, &layer->dense, 0, sub);
+        MEET;
+        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
+        failed |= behind(run, l, 0, MINE, AFTER);
+        MEET;
+        for (int first = 0; first < tokens; first += CHUNK) {
+            int count = tokens - first < CHUNK ? tokens - first : CHUNK, begin = start + first;
+            const float *rows = x + (int64_t)first * width;
+            float *out = sub + (int64_t)first * width;
+            PRODUCT(rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
+            MEET;
+            if (pass->changes) {
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
+                float *at = inner + (int64_t)(one - begin) * pass->inner;
+                for (float *stop = inner + (int64_t)(end - begin) * pass->inner; at < stop; at += LANES)
+                    store(at, activate(load(at), pass->activation));
+                MEET;
+            }
+            PRODUCT(inner, count, &layer->down, 0, out);
+            MEET;
+            if (pass->changes) {
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
+                MEET;
+            }
+        }
+        failed |= behind(run, l, 1, MINE, AFTER);
+        MEET;
+    }
+}
