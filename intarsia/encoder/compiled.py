@@ -93,9 +93,7 @@ class CompiledLayers:
     def __init__(self, model: Any, modules: Modules, shape: Shape, library: ctypes.CDLL, *, int8: bool) -> None:
         self.library, self.shape, self.int8 = library, shape, int8
         self._kept: list[Tensor] = []  # what the structures point to
-        self._relative = (
-            getattr(getattr(model, "encoder", None), "intarsia_bias", None)  # MPNet's bias of the scores
-        )
+        self._relative = getattr(getattr(model, "encoder", None), "intarsia_bias", None)  # MPNet's bias of the scores
         norms = [modules[f"{name}.norm", layer] for layer in range(shape.layers) for name in BEHIND]
         self._eps = float(norms[0].eps)
         self._layers = (_Layer * self.shape.layers)(*[self._layer(modules, layer) for layer in range(shape.layers)])
@@ -148,7 +146,8 @@ class CompiledLayers:
         """Return the addresses of the tensors of a group's method, or of each of its parts."""
         found = []
         for number, part in enumerate(_parts(group)):
-            key = (group.method, number, next(iter(part.tensors.values())).data_ptr() if part.tensors else 0)
+            tensors = list(part.tensors.values())  # of one buffer: its ends tell where all of them lie
+            key = (group.method, number, *(tensor.data_ptr() for tensor in (*tensors[:1], *tensors[-1:])))
             if key not in self._tables:
                 if len(self._tables) >= _TABLES:
                     self._tables.clear()
