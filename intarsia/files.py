@@ -60,6 +60,12 @@ def replace(path: Path, parts: Sequence[Chunk]) -> None:
         sync_folder(path.parent)
 
 
+def cache_folder() -> Path:
+    """Return the user's folder for what can be made again. Raises RuntimeError if the user has no home folder."""
+    given = os.environ.get("INTARSIA_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intarsia"
+
+
 def writes_through(path: Path) -> bool:
     """Return whether `path` is a device, a FIFO or a socket, also behind a link, or an open file such as /dev/stdout.
     Replacing it by a plain file would destroy it."""

@@ -24,6 +24,7 @@ import torch
 from intarsia import files, provenance
 from intarsia.encoder.frozen import FrozenLinear
 from intarsia.errors import IntarsiaError, PrecisionError
+from intarsia.kernels.cpu_library import instructions
 
 # Times as fast as float32: with these and more, int8 pays. Few tokens take little time in any precision.
 LEAST_FULL, LEAST_FEW = 1.25, 0.7
@@ -165,7 +166,7 @@ def processor() -> str:
 def _path(request: Mapping[str, Any]) -> Path | None:
     """Return the file of the verdict, or None if there is no cache folder."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cache = files.cache_folder()
     except RuntimeError:  # no home folder
         return None
     depends = {
@@ -173,20 +174,11 @@ def _path(request: Mapping[str, Any]) -> Path | None:
         "request": request,
         "torch": torch.__version__,
         "processor": processor(),
-        "instructions": _instructions(),
+        "instructions": instructions(),
         "environment": {name: os.environ.get(name) for name in SETTINGS},
     }
     digest = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
-    return cache / "intarsia" / f"int8-{digest[:32]}.json"
-
-
-def _instructions() -> str:
-    """Return the instruction sets that the processor announces, where Linux lists them."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("flags", "Features")):
-                return line.partition(":")[2].strip()
-    return ""
+    return cache / f"int8-{digest[:32]}.json"
 
 
 def _read(path: Path) -> Verdict | None:

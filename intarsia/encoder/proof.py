@@ -105,9 +105,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _file(folder: Path) -> Path:
-    given = os.environ.get("INTARSIA_CACHE")
-    cache = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intarsia"
-    return cache / "bases" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]}.json"
+    return files.cache_folder() / "bases" / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]}.json"
 
 
 def _versions() -> list[str]:

@@ -35,12 +35,12 @@ logger = logging.getLogger("intarsia")
 
 
 @cache
-def library() -> ctypes.CDLL | None:
+def load() -> ctypes.CDLL | None:
     """Return the library; None if it cannot be had."""
-    if (setting := os.environ.get(SWITCH)) == "0" or NEEDED not in _instructions().split():
+    if (setting := os.environ.get(SWITCH)) == "0" or NEEDED not in instructions().split():
         return None
-    path = _path()
-    with suppress(OSError, IntarsiaError):
+    with suppress(OSError, IntarsiaError, RuntimeError):  # RuntimeError: there is no home folder
+        path = _path()
         if _is_own(path) or (setting != "built" and _build(path) and _is_own(path)):
             return _loaded(path)
     return None
@@ -90,16 +90,12 @@ def _compiler() -> str | None:
 
 def _path() -> Path:
     """Return the library's file, which belongs to its source and to the instructions of this processor."""
-    given = os.environ.get("INTARSIA_CACHE")
-    cache_folder = (
-        Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intarsia"
-    )
     depends = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir())))
-    depends.update(repr((FLAGS, _instructions())).encode())
-    return cache_folder / "compiled" / f"pass-{depends.hexdigest()[:32]}.so"
+    depends.update(repr((FLAGS, instructions())).encode())
+    return files.cache_folder() / "compiled" / f"pass-{depends.hexdigest()[:32]}.so"
 
 
-def _instructions() -> str:
+def instructions() -> str:
     """Return the instruction sets that the processor announces, where Linux lists them."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

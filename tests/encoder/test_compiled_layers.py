@@ -45,7 +45,7 @@ METHODS: tuple[Method, ...] = (
 
 @pytest.fixture(autouse=True)
 def compiler() -> None:
-    if cpu_library.library() is None:
+    if cpu_library.load() is None:
         pytest.skip("there is no C compiler")
 
 
@@ -201,7 +201,7 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
 def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = cpu_library.library()
+    library = cpu_library.load()
     if library is None or not library.intarsia_int8():
         pytest.skip("this processor has no products of bytes")
     encoder = tiny_compiled()
@@ -240,27 +240,27 @@ def test_a_machine_without_a_compiler_runs_in_pytorch(monkeypatch: pytest.Monkey
     for name, value in (("CC", "no-such-compiler"), (cpu_library.SWITCH, "0"), (cpu_library.SWITCH, "built")):
         with monkeypatch.context() as changed:
             changed.setenv(name, value)
-            cpu_library.library.cache_clear()
-            assert cpu_library.library() is None
+            cpu_library.load.cache_clear()
+            assert cpu_library.load() is None
             assert tiny_compiled().compiled is None
-    cpu_library.library.cache_clear()
-    assert isinstance(cpu_library.library(), ctypes.CDLL)  # compiled anew, into the empty cache
+    cpu_library.load.cache_clear()
+    assert isinstance(cpu_library.load(), ctypes.CDLL)  # compiled anew, into the empty cache
 
 
 def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTARSIA_CACHE", str(tmp_path))
-    cpu_library.library.cache_clear()
-    assert cpu_library.library() is not None
+    cpu_library.load.cache_clear()
+    assert cpu_library.load() is not None
     (made,) = (tmp_path / "compiled").iterdir()
     monkeypatch.setenv(cpu_library.SWITCH, "built")
     for path in (made, made.parent):
         mode = path.stat().st_mode
         path.chmod(mode | 0o002)
-        cpu_library.library.cache_clear()
-        assert cpu_library.library() is None
+        cpu_library.load.cache_clear()
+        assert cpu_library.load() is None
         path.chmod(mode)
-    cpu_library.library.cache_clear()
-    assert cpu_library.library() is not None
+    cpu_library.load.cache_clear()
+    assert cpu_library.load() is not None
 
 
 @pytest.mark.parametrize("residual", ["library", "paper"])

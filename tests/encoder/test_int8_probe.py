@@ -34,7 +34,7 @@ def layers() -> list[FrozenLinear]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("INTARSIA_CACHE", str(tmp_path / "intarsia"))
     monkeypatch.delenv(int8_probe.ISA, raising=False)
     return tmp_path / "intarsia"
 
