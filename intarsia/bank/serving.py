@@ -10,10 +10,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from intarsia.bank import family
-from intarsia.bank.entry import Entry
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
@@ -30,8 +30,10 @@ UNSETTLED = 50_000_000  # nanoseconds
 
 @dataclass(frozen=True)
 class _Known:
+    """What is kept of a version: not its description, which takes 25 KB."""
+
     served: Served
-    entry: Entry
+    path: Path
     folder: int  # the time stamp of the task's folder
     file: tuple[int, int]  # size and time stamp
     settled: bool
@@ -63,9 +65,8 @@ class VersionMap:
         return found.served
 
     def _unchanged(self, known: _Known) -> bool:
-        path = known.entry.path
         try:
-            changed = os.stat(path.parent).st_mtime_ns != known.folder or _stamp(path) != known.file
+            changed = os.stat(known.path.parent).st_mtime_ns != known.folder or _stamp(known.path) != known.file
             return not changed and all(map(os.path.exists, known.parents))
         except OSError:
             return False
@@ -87,17 +88,22 @@ class VersionMap:
         header = entry.header
         swapped = family.swapped_parents(self.store, name, header, dict(swap)) if swap else {}
         key = "+".join([header.digest, *(f"{old}={new.digest}" for old, new in sorted(swapped.items()))])
-        served = Served(key, header.interface, lambda: self._load(entry, swapped), entry.name, entry.version)
+        load = partial(self._load, entry.name, entry.version, entry.path, header.digest, swapped)
+        served = Served(key, header.interface, load, entry.name, entry.version)
         if swapped:
-            return _Known(served, entry, folder, file, settled=False)  # the new parents' tasks may get newer versions
+            return _Known(
+                served, entry.path, folder, file, settled=False
+            )  # the new parents' tasks may get newer versions
         family.check_parents(self.store, header, entry.version)
         found = [self.store.find(digest) for digest in header.parents]
-        return _Known(served, entry, folder, file, settled, tuple(above.path for above in found if above is not None))
+        return _Known(
+            served, entry.path, folder, file, settled, tuple(above.path for above in found if above is not None)
+        )
 
-    def _load(self, entry: Entry, swapped: Mapping[str, Parent]) -> Learned:
-        inlay = self._read(entry.name, entry.version)
-        if inlay.digest != entry.header.digest:  # a version number can be reused after a removal
-            raise Replaced(f"Another process replaced {entry.path} before it was read.")
+    def _load(self, name: str, version: int, path: Path, digest: str, swapped: Mapping[str, Parent]) -> Learned:
+        inlay = self._read(name, version)
+        if inlay.digest != digest:  # a version number can be reused after a removal
+            raise Replaced(f"Another process replaced {path} before it was read.")
         return family.learned_on(self.store, inlay, self.encoder, swapped=swapped, loaded=self._parents)
 
     def _read(self, name: str, version: int | None = None) -> Inlay:
