@@ -91,7 +91,7 @@ class CompiledLayers:
     """The layers of one base, with its weights laid out for the compiled function."""
 
     def __init__(self, model: Any, modules: Modules, shape: Shape, library: ctypes.CDLL, *, int8: bool) -> None:
-        self.compiled, self.shape, self.int8 = library, shape, int8
+        self._functions, self.shape, self.int8 = library, shape, int8
         self._kept: list[Tensor] = []  # what the structures point to
         self._relative = getattr(getattr(model, "encoder", None), "intarsia_bias", None)  # MPNet's bias of the scores
         norms = [modules[f"{name}.norm", layer] for layer in range(shape.layers) for name in BEHIND]
@@ -134,11 +134,11 @@ class CompiledLayers:
             int8=self.int8, threads=pass_threads.count(), scale=(self.shape.width // self.shape.heads) ** -0.5,
             eps=self._eps,
         )  # fmt: skip
-        needed = self.compiled.intarsia_work_bytes(ctypes.byref(given))
+        needed = self._functions.intarsia_work_bytes(ctypes.byref(given))
         if self._work.numel() < needed:
             self._work = torch.empty(needed, dtype=torch.uint8)
         given.work = self._work.data_ptr()
-        if self.compiled.intarsia_run(ctypes.byref(given)):
+        if self._functions.intarsia_run(ctypes.byref(given)):
             raise MemoryError("there is no memory for the states of a pass")
         return out
 

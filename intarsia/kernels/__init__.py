@@ -1,4 +1,5 @@
-"""Triton kernels for passes of fixed shape on a GPU. Each has a PyTorch equivalent for other devices.
+"""Triton kernels for passes of fixed shape on a GPU. Each has a PyTorch equivalent for other devices. The compiled
+function of CPU passes is in `cpu/`; `cpu_library.py` builds it.
 
 The tokens of a pass are sorted by slot. Each slot's tokens begin at a multiple of `Layout.align`, so a tile of tokens
 has one owner. Sizes are fixed, and the kernels read the owners from small tables on the device. A captured pass can
