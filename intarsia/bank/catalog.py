@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import threading
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ VERSION_FILE = re.compile(r"(\d{4,})\.safetensors")
 MARK_FILE = re.compile(r"(\d{4,})-([0-9a-f]{12})\.held")
 
 
+COMPOSED = ".composed"  # in `inlays`: grows with each added version that is built on others
 UNREADABLE = 0  # the version of a task folder that cannot be read
 
 
@@ -54,6 +56,8 @@ class Catalog:
         self._names: dict[str, set[str]] = {}  # lower case → the names of tasks, when last listed
         self._listed_at: int | None = None
         self.sweepable = True  # others changed the folder: killed processes may have left files behind
+        self._composed_file = self._inlays / COMPOSED
+        self._composed_seen: Stamp | None = None  # the stamp of that file before the last listing of the whole bank
         self._lock = threading.Lock()
 
     def path(self, name: str, version: int) -> Path:
@@ -74,6 +78,7 @@ class Catalog:
         """Return the rows of one task or of all, sorted by name and version. `whole` checks every file's digest."""
         with self._lock:
             index = self._opened()
+            composed = self._composed_stamp() if name is None else None
             stamps = self._listing(name)
             known = index.rows if name is None else index.of(name)
             put: list[IndexRow] = []
@@ -90,6 +95,8 @@ class Catalog:
                 elif found != row:
                     put.append(found)
             index.update(put, gone)
+            if name is None:
+                self._composed_seen = composed
             return sorted(index.rows[key] for key in stamps if key in index.rows)
 
     def find(self, digest: str) -> IndexRow | None:
@@ -102,6 +109,38 @@ class Catalog:
             if rows:
                 return rows[0]
         return None
+
+    def relatives(self, digests: Collection[str]) -> list[IndexRow]:
+        """Return the intact rows that have one of these digests or are built on one of them. It costs a listing of the
+        folders of these rows, and of the whole bank only if some process has added a composed version since the last
+        one. A composed file that was copied in by hand counts from the next listing of the whole bank."""
+        if self._composed_seen is None or self._composed_seen != self._composed_stamp():
+            self.look()
+        with self._lock:
+            index = self._opened()
+            found = index.built_on(digests).union(*(index.with_digest(digest) for digest in digests))
+        rows = [row for name in sorted({name for name, _ in found}) for row in self.look(name) if row.state == "ok"]
+        return [row for row in rows if any(digest in row.header for digest in digests)]
+
+    @contextlib.contextmanager
+    def adding_composed(self) -> Iterator[None]:
+        """Tell all processes that a version that is built on others is added: before, in case this process dies, and
+        after, for those that listed the bank in between."""
+        self._grow_composed_file()
+        yield
+        with contextlib.suppress(OSError):  # the version is stored
+            self._grow_composed_file()
+
+    def _grow_composed_file(self) -> None:
+        with self._composed_file.open("ab") as file:
+            file.write(b"+")
+
+    def _composed_stamp(self) -> Stamp:
+        try:
+            status = self._composed_file.stat()
+        except OSError:
+            return Stamp(0, 0)
+        return Stamp(status.st_size, status.st_mtime_ns)
 
     def mark_damaged(self, name: str, version: int, reason: str) -> None:
         with self._lock:
@@ -216,7 +255,7 @@ class Catalog:
             self.check_inside(path)
             if key[1] == UNREADABLE:
                 self._entries(key[0])
-                return None  # it has become readable
+                raise BankError(f"{path} could not be listed a moment ago, and can be now. Try again.")
             header = check_file(path, finite=True) if whole else read_header(path)
             digest, fingerprint = header.digest, str(header.encoder.get("fingerprint", ""))
             header_json = header.to_json()

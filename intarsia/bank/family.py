@@ -28,7 +28,7 @@ class Store(Protocol):
     def entry(self, name: str, version: int | None = None) -> Entry: ...
     def load(self, name: str, version: int | None = None) -> Inlay: ...
     def find(self, digest: str) -> Entry | None: ...
-    def mentioning(self, digests: Collection[str]) -> list[Entry]: ...
+    def relatives(self, digests: Collection[str]) -> list[Entry]: ...
 
 
 Loaded = MutableMapping[str, "Learned"]  # parents by digest; see `shared_parents`
@@ -219,7 +219,7 @@ class Relatives:
 def relatives(store: Store, entry: Entry) -> Relatives:
     """Return the relatives of a version; those of a damaged file are not known."""
     digest = entry.header.digest if entry.state == "ok" else ""
-    children = [other for other in store.mentioning([digest]) if digest in other.header.parents] if digest else []
+    children = [other for other in store.relatives([digest]) if digest in other.header.parents] if digest else []
     return Relatives(parents_of(store, entry), tuple(children))
 
 
@@ -242,7 +242,7 @@ def check_removal(store: Store, entries: Sequence[Entry]) -> None:
     """Raise if an inlay that stays in the bank is built on one of these, and the bank has no other copy of it."""
     lost = {entry.header.digest: f"{entry.name}@{entry.version}" for entry in entries if entry.state == "ok"}
     going = {(entry.name, entry.version) for entry in entries}
-    stay = [entry for entry in store.mentioning(lost) if (entry.name, entry.version) not in going]
+    stay = [entry for entry in store.relatives(lost) if (entry.name, entry.version) not in going]
     for copy in stay:  # a restored version has the digest of the older one
         lost.pop(copy.header.digest, None)
     built = [child for child in stay if not lost.keys().isdisjoint(child.header.parents)]

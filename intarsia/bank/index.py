@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 SCHEMA_VERSION = 1
 BUSY_MILLISECONDS = 5000
+HAS_PARENTS = '"parents": ["'  # in the header of an inlay that is built on others
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 Key = tuple[str, int]  # task, version
@@ -65,6 +66,7 @@ class Index:
         self.rows: dict[Key, IndexRow] = self._read()
         self._keys: dict[str, set[Key]] = {}  # of each task
         self._by_digest: dict[str, set[Key]] = {}
+        self._composed: set[Key] = set()
         for row in self.rows.values():
             self._know(row)
 
@@ -76,11 +78,16 @@ class Index:
         """Return the keys of the rows with this digest, however many there are of others."""
         return set(self._by_digest.get(digest, ()))
 
+    def built_on(self, digests: Collection[str]) -> set[Key]:
+        """Return the keys of the rows that are built on one of these inlays; it reads only rows with parents."""
+        return {key for key in self._composed if any(digest in self.rows[key].header for digest in digests)}
+
     def update(self, put: Collection[IndexRow], drop: Collection[Key] = ()) -> None:
         """Add or replace the rows `put`, and delete the rows `drop`."""
         for key in (*drop, *(row.key for row in put)):
             old = self.rows.pop(key, None)
             self._keys.get(key[0], set()).discard(key)
+            self._composed.discard(key)
             if old is not None:
                 self._by_digest.get(old.digest, set()).discard(key)
         for row in put:
@@ -91,12 +98,14 @@ class Index:
 
     def clear(self) -> None:
         """Delete all rows, including rows that other processes have written to the file."""
-        self.rows, self._keys, self._by_digest = {}, {}, {}
+        self.rows, self._keys, self._by_digest, self._composed = {}, {}, {}, set()
         self._write((), (), everything=True)
 
     def _know(self, row: IndexRow) -> None:
         self._keys.setdefault(row.name, set()).add(row.key)
         self._by_digest.setdefault(row.digest, set()).add(row.key)
+        if HAS_PARENTS in row.header:
+            self._composed.add(row.key)
 
     def _read(self) -> dict[Key, IndexRow]:
         if not self.persistent or not self.path.exists():  # reading a bank must not create files

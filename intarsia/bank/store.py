@@ -3,6 +3,7 @@
     bank.json                    the description of the base
     inlays/<task>/0001.safetensors, 0002.safetensors …
     inlays/<task>/0002-<digest>.held    an empty file: version 2 is kept, but not served
+    inlays/.composed             grows with each added version that is built on others: see `Catalog.relatives`
     work/                        checkpoints of training runs; this module does not read them
     index.sqlite                 a cache of the headers
 
@@ -230,6 +231,12 @@ class Store:
         return self._as_entries([r for r in rows if r.state == "ok" and any(d in r.header for d in digests)], None)
 
     @_explained
+    def relatives(self, digests: Collection[str]) -> list[Entry]:
+        """Return all intact versions that have one of these digests or are built on one of them, in any bank in the
+        same time."""
+        return self._as_entries(self._catalog.relatives(digests) if digests else [], None)
+
+    @_explained
     def restore(self, name: str, version: int) -> Entry:
         """Copy a version to a new version number, which makes it the newest and the served one."""
         entry = self.entry(name, version)
@@ -304,27 +311,33 @@ class Store:
                 files.sweep(self._inlays)
             with files.written(self._inlays, parts) as temporary:
                 header = read_header(temporary)  # now: another process may remove the version as soon as it is placed
-                while True:
-                    files.make_folder(self._inlays / name)
-                    path = self._catalog.path(name, version)
-                    mark = None if serve else self._catalog.mark_path(name, version, header.digest)
-                    try:
-                        if mark is not None:
-                            mark.touch()
-                        files.place(temporary, path)  # also syncs the folder
-                        break
-                    except FileExistsError:
-                        if mark is not None:
-                            mark.unlink(missing_ok=True)
-                        version += 1  # another process has just taken this number
-                    except FileNotFoundError:
-                        if not temporary.exists():
-                            raise
-                        # Another process has just removed the task's folder: create it again.
+                with self._catalog.adding_composed() if header.parents else contextlib.nullcontext():
+                    version, path = self._place(temporary, name, version, None if serve else header.digest)
         with contextlib.suppress(OSError):  # only the index, which the next look brings up to date
             self._catalog.added(name)
             self._catalog.look(name)
         return Entry(name, version, path, header.bytes, "ok", "", header.to_json(), held=not serve)
+
+    def _place(self, temporary: Path, name: str, version: int, held: str | None) -> tuple[int, Path]:
+        """Give a written file the first free number from `version` on; return the number and the path. `held` is the
+        digest of a version that is not served."""
+        while True:
+            files.make_folder(self._inlays / name)
+            path = self._catalog.path(name, version)
+            mark = None if held is None else self._catalog.mark_path(name, version, held)
+            try:
+                if mark is not None:
+                    mark.touch()
+                files.place(temporary, path)  # also syncs the folder
+                return version, path
+            except FileExistsError:
+                if mark is not None:
+                    mark.unlink(missing_ok=True)
+                version += 1  # another process has just taken this number
+            except FileNotFoundError:
+                if not temporary.exists():
+                    raise
+                # Another process has just removed the task's folder: create it again.
 
     def _as_entries(self, rows: Sequence[IndexRow], encoder: dict[str, Any] | None) -> list[Entry]:
         entries = []

@@ -14,6 +14,7 @@ import intarsia
 from intarsia import Bottleneck, Fuse, LoRA, Pfeiffer, Stack
 from intarsia.bank import family
 from intarsia.bank.bank import Bank
+from intarsia.bank.catalog import Catalog
 from intarsia.bank.inlay_of import headless_inlay
 from intarsia.cli import app
 from intarsia.encoder.encoder import Encoder
@@ -102,6 +103,31 @@ def test_a_parent_in_use_stays(bank: Bank) -> None:
     bank.remove("urgent")
     bank.remove("triage")
     bank.remove("medical")
+
+
+def test_a_removal_lists_the_bank_only_after_composed_versions_were_added(
+    bank: Bank, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str | None] = []
+    listing = Catalog._listing
+    monkeypatch.setattr(Catalog, "_listing", lambda self, name: listed.append(name) or listing(self, name))
+    other = intarsia.open(tmp_path / "bank", encoder)  # as another process
+
+    def whole_listings(remove: str) -> int:
+        listed.clear()
+        bank.remove(remove)
+        return listed.count(None)
+
+    assert whole_listings("alone") == 1, "this process has not listed the bank since the compositions were added"
+    for owner in (bank, other):
+        add(owner, "x", LoRA(2))
+        assert whole_listings("x") == 0, "tasks without parents change nothing"
+    add(other, "y", LoRA(2))
+    add(other, "over", Stack("y", Pfeiffer(3)))
+    with pytest.raises(Refused, match=r"y@1 cannot be removed: over version 1 is built on it"):
+        bank.remove("y")
+    other.remove("over")
+    assert whole_listings("y") == 0
 
 
 def test_a_lost_parent_is_named_and_all_else_works(bank: Bank, encoder: Encoder, tmp_path: Path) -> None:

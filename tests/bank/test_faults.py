@@ -89,6 +89,26 @@ def test_every_failing_operation_is_explained(tmp_path: Path, operation: str) ->
         assert content(folder).keys() == {*before, ("new", 1)}
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_a_folder_that_cannot_be_listed_for_a_moment_is_not_an_unknown_task(tmp_path: Path, code: int) -> None:
+    Store(tmp_path / "start").add(make_inlay("kept", value=1.0))
+    at, failed = 0, True
+    while failed:
+        at += 1
+        folder = tmp_path / str(at)
+        shutil.copytree(tmp_path / "start", folder)
+        faults = Faults(folder, at, code)
+        with injected(faults):
+            try:
+                Store(folder).load("kept")
+            except UnknownTask:
+                assert code == errno.ENOENT  # as if another process had just removed it
+            except IntarsiaError:
+                pass
+        failed = bool(faults.failed)
+    assert at > 5
+
+
 def test_tidying_up_after_a_run_raises_nothing_whatever_fails(tmp_path: Path) -> None:
     at = 0
     while True:
