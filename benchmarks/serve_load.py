@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import uvloop  # the clients share the machine with the services: they must cost little
+
 TIMEOUT = 60.0
 
 
@@ -151,12 +153,12 @@ async def _open(port: int, path: str, bodies: Sequence[bytes], rate: float, seco
 
 def closed_loop(port: int, path: str, bodies: Sequence[bytes], clients: int, seconds: float) -> Load:
     """Clients that each ask again as soon as they have their answer."""
-    return asyncio.run(_closed(port, path, bodies, clients, seconds))
+    return uvloop.run(_closed(port, path, bodies, clients, seconds))
 
 
 def arrivals(port: int, path: str, bodies: Sequence[bytes], rate: float, seconds: float, most: int = 1024) -> Load:
     """Requests that arrive at a fixed rate, whether or not the service keeps up."""
-    return asyncio.run(_open(port, path, bodies, rate, seconds, most))
+    return uvloop.run(_open(port, path, bodies, rate, seconds, most))
 
 
 def zipf(tasks: int, seed: int) -> Iterator[int]:
