@@ -287,7 +287,6 @@ class Engine:
         """Count a row that leaves the queue without a pass: its call has ended, or its deadline has passed."""
         self._waiting_tokens -= row.size
         if row.call.open:
-            self.statistics.expired += 1
             row.call.expire()
         else:
             self.statistics.cancelled += 1

@@ -87,9 +87,10 @@ async def _wait(request: Request, call: Call, deadline: float) -> None:
         )
         if ended in done:
             return
-        call.cancel()
         if left in done:
+            call.cancel()
             raise Disconnected
+        call.expire()
         raise Failure(504, "The deadline of the request has passed; rows that waited were dropped.")
     except asyncio.CancelledError:
         call.cancel()

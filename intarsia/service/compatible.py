@@ -14,7 +14,7 @@ import msgspec
 
 from intarsia.serve.ask import Answer, Ask
 from intarsia.service import schemas
-from intarsia.service.asking import ask, refuse_errors
+from intarsia.service.asking import ask, refuse_errors, text_of
 from intarsia.service.catalog import Listed
 from intarsia.service.errors import Failure
 from intarsia.service.predict import FAILURES
@@ -28,7 +28,7 @@ WITH_404 = (404, 409, *FAILURES)
 
 async def embeddings(request: Request) -> Reply:
     body = await request.json(EMBEDDINGS)
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = [body.input] if isinstance(body.input, str) else list(map(text_of, body.input))
     base = request.service.base_name
     task = None if body.model == base else body.model
     answers = await ask(request, [Ask(task, text, embed=True) for text in texts])

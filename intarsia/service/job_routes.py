@@ -82,7 +82,7 @@ def storing() -> Iterator[None]:
         raise
     except OSError as error:
         reason = "The disk of the service is full" if error.errno in DISK_FULL else "The service cannot store the data"
-        raise Failure(507, f"{reason}; the data was not accepted.", close=True) from error
+        raise Failure(507, f"{reason}; the data was not accepted.") from error
 
 
 async def create(request: Request) -> Reply:

@@ -90,7 +90,7 @@ async def upload(request: Request) -> Reply:
                     file.write(part)
         except OSError as error:
             if error.errno in DISK_FULL:
-                raise Failure(507, "The disk of the service is full.", close=True) from error
+                raise Failure(507, "The disk of the service is full.") from error
             raise
         try:
             entry = await service.in_thread(_add, service.bank, request.part("task"), path)

@@ -181,7 +181,7 @@ def test_deadlines_and_cancelled_calls_leave_the_queue(held: tuple[Engine, Calla
     with pytest.raises(IntarsiaError, match="cancelled"):
         dropped.result(60)
     assert kept.result(60)[0].prediction is not None
-    assert called == [True] * 3
+    assert called == [True] * 3 and engine.stats().expired == 1
     assert kept.timing.total >= kept.timing.queue > 0 and engine.stats().rows == 1
 
 
