@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from intarsia.tasks.learned import Learned
 
 NAMES_SHOWN = 20
-NAMES_COMPARED = 500  # with an unknown one: the answer takes the same time in banks of any size
+NAMES_COMPARED = 200  # with an unknown one: the answer takes the same time in banks of any size
 LONGEST_NAME = 64
 STATES: dict[type[BankError], str] = {Misplaced: "misplaced", MissingParent: "incomplete"}  # others: "damaged"
 

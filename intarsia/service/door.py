@@ -3,9 +3,9 @@
 Every route but health needs the key, if one is set. Browsers show it as the password of the basic scheme, so that the
 page works without a sign-in of its own. The Unix socket needs no key: only the user of the service can open it.
 
-A service without a key of users listens on the loopback only. There, a foreign page in the user's browser must not reach
-it: requests with another `Origin` are refused, and so is a `Host` that is a name other than localhost (DNS rebinding),
-unless the request shows the administrator's key.
+A service without a key of users listens on the loopback only. There, a foreign page in the user's browser must not
+reach it: requests with another `Origin` are refused. So is a `Host` that is a name other than localhost (DNS
+rebinding), unless the request shows the administrator's key.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Door:
             raise Failure(403, "Requests from pages of other origins are refused.", code="foreign_origin")
         if self._user is None and not known and not _names_this_machine(host):
             raise Failure(
-                403, "Without a key of users, the service answers under localhost or an address only, not under another name.",
+                403,
+                "Without a key of users, the service answers under localhost or an address, not under another name.",
                 code="foreign_host",
             )  # fmt: skip
 

@@ -210,6 +210,12 @@ class EmbeddingsReply(Struct):
     usage: OpenAIUsage
 
 
+class Created(Struct):
+    """What the list of models reads of a task's description."""
+
+    created: str
+
+
 class Model(Struct):
     id: str
     object: str

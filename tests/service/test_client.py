@@ -60,7 +60,14 @@ def test_inputs_have_the_forms_that_the_bank_takes(client: Client, bank: Bank) -
     for task in (None, "pairs"):
         assert np.array_equal(client.embed(pairs, task), bank.embed(pairs, task))
     assert np.array_equal(client.embed([text.split() for text in TEXTS], "tags"), bank.embed(TEXTS, "tags"))
-    wrong: list[Any] = [["opinion", [5]], ["opinion", [None]], ["opinion", None], [["opinion"]], [5], [[("opinion", 5)]]]
+    wrong: list[Any] = [
+        ["opinion", [5]],
+        ["opinion", [None]],
+        ["opinion", None],
+        [["opinion"]],
+        [5],
+        [[("opinion", 5)]],
+    ]
     for given in wrong:
         with pytest.raises(IntarsiaError):
             client.predict(*given)

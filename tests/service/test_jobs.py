@@ -250,6 +250,8 @@ def test_a_preview_names_columns_labels_and_problems(own: Bank) -> None:
         assert "label" in preview(service, missing, label="verdict")["problem"]
         dropped = preview(service, missing, label="verdict", drop_missing="true")
         assert "problem" not in dropped and sum(dropped["rows"].values()) == 40
+        assert "magic" in preview(service, content, label="verdict", metric="magic")["problem"]
+        assert "magic" in preview(service, content, label="verdict", method="magic")["problem"]
         problem = preview(service, b"\xff\xfe\xfa")["problem"]
         assert "data.csv" in problem and "intarsia-preview" not in problem
         assert service.get("/v1/jobs").json()["jobs"] == []

@@ -347,6 +347,27 @@ def test_every_documented_status_was_reached(record: Recorder) -> None:
     assert documented - record.seen == set()
 
 
+def test_only_the_administrators_key_answers_under_another_host_name(own: Bank) -> None:
+    with running(again(own), admin="secret") as service:
+        assert service.get("/v1/tasks", Host="evil.example").json()["error"]["code"] == "foreign_host"
+        assert service.get("/v1/tasks", Host="localhost").status == 200
+        known = {"Host": "bank.example", "Authorization": "Bearer secret"}
+        assert service.get("/v1/tasks", **known).status == 200
+        assert service.get("/v1/tasks", **{**known, "Authorization": "Bearer x"}).status == 403
+
+
+def test_names_of_models_may_have_a_slash_and_are_bounded(
+    own: Bank, open_service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own.encoder, "name", "owner/name")
+    for name in ("owner/name", "owner%2Fname"):
+        assert open_service.get(f"/v1/models/{name}").json()["id"] == "owner/name"
+    assert open_service.post("/v1/embeddings", {"model": "owner/name", "input": "a"}).status == 200
+    for where in ("/v1/embeddings", "/classify"):
+        assert open_service.post(where, {"model": "x" * 300, "input": "a"}).status == 422
+    assert open_service.post("/predict", {"model": "x" * 300, "inputs": "a"}).status == 422
+
+
 def test_other_methods_and_routes(open_service: Running) -> None:
     assert open_service.ask("DELETE", "/v1/predict").status == 405
     assert open_service.get("/v1/predict").headers["allow"] == "POST"
