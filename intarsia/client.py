@@ -65,6 +65,13 @@ class Client:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https", "unix") or (not parts.hostname and parts.scheme != "unix"):
             raise IntarsiaError(f"{url!r} is no address of a service; expected one like http://127.0.0.1:8080.")
+        try:
+            self._port = parts.port
+        except ValueError as error:
+            raise IntarsiaError(f"{url!r}: {error}.") from None
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise IntarsiaError("The key must be printable ASCII; a line break at its end is often from a file.")
+        self._prefix = parts.path.rstrip("/") if parts.scheme != "unix" else ""  # of a proxy
         self.url, self.timeout, self.patience = url.rstrip("/"), timeout, patience
         self._parts, self._key = parts, key
         self._lock = threading.Lock()
@@ -210,6 +217,7 @@ class Client:
                 raise ServiceError(f"Cannot ask {self.url}: {error or type(error).__name__}. Is it running?") from error
 
     def _once(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
+        path = self._prefix + path
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -247,7 +255,7 @@ class Client:
         if self._parts.scheme == "unix":
             return _UnixConnection(Path(self._parts.path), timeout)
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        made = kind(self._parts.hostname or "", self._parts.port, timeout=timeout)
+        made = kind(self._parts.hostname or "", self._port, timeout=timeout)
         made.connect()
         made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made

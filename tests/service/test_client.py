@@ -96,6 +96,19 @@ def test_errors_are_the_librarys(client: Client, service: Running) -> None:
         Client("http://127.0.0.1:9", patience=0).predict("opinion", ["x"])
 
 
+def test_an_address_may_have_a_path_and_wrong_ones_are_explained(service: Running) -> None:
+    with (
+        Client(f"{service.url}/behind/a/proxy/", patience=0) as client,
+        pytest.raises(IntarsiaError, match="no such route"),
+    ):
+        client.tasks()
+    assert Client(f"{service.url}/").tasks()
+    with pytest.raises(IntarsiaError, match="99999"):
+        Client("http://127.0.0.1:99999")
+    with pytest.raises(IntarsiaError, match="line break"):
+        Client(service.url, "secret\n")
+
+
 def test_a_key_is_shown(learned: Path, encoder: Encoder) -> None:
     with running(Bank(learned, encoder), key="secret") as service:
         assert len(Client(service.url, "secret").predict("opinion", TEXTS)) == 4
