@@ -15,7 +15,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from intarsia.serve.prediction import Text
 
+Rows = list[dict[str, Any]]
 ROWS = 512  # of one request
 CHARACTERS = 1 << 20  # of one request
 KINDS: dict[str, type[IntarsiaError]] = {
@@ -39,6 +40,7 @@ KINDS: dict[str, type[IntarsiaError]] = {
     "missing_parent": errors.MissingParent,
     "refused": errors.Refused,
     "overloaded": errors.Overloaded,
+    "too_large": errors.RequestTooLong,
     "deadline_exceeded": errors.DeadlineExceeded,
 }
 
@@ -63,6 +65,13 @@ class Client:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https", "unix") or (not parts.hostname and parts.scheme != "unix"):
             raise IntarsiaError(f"{url!r} is no address of a service; expected one like http://127.0.0.1:8080.")
+        try:
+            self._port = parts.port
+        except ValueError as error:
+            raise IntarsiaError(f"{url!r}: {error}.") from None
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise IntarsiaError("The key must be printable ASCII; a line break at its end is often from a file.")
+        self._prefix = parts.path.rstrip("/") if parts.scheme != "unix" else ""  # of a proxy
         self.url, self.timeout, self.patience = url.rstrip("/"), timeout, patience
         self._parts, self._key = parts, key
         self._lock = threading.Lock()
@@ -97,36 +106,27 @@ class Client:
         Many rows become several requests. The first row with an error raises it, as `bank.predict` does.
         """
         if isinstance(task, str):
-            if isinstance(texts, str):
-                raise IntarsiaError("predict expects a list of texts, but got one string: write [text].")
-            if not isinstance(texts, list):  # a column or a table of another library
-                from intarsia.tasks.requests import texts_of
-
-                texts = texts_of(texts, "label") if texts is not None else []
-            requests = [(task, text) for text in texts]
+            requests = [(task, text) for text in self._texts(task, texts)]
         else:
-            requests = list(task)
+            requests = _requests(task, texts)
         rows = [{"task": name, "input": _input(text)} for name, text in requests]
-        found: list[Prediction] = []
-        for part in _parts(rows):
-            for result in self.post("/v1/predict", {"requests": part})["results"]:
-                found.append(_prediction(result))
-        return found
+        results = self._in_parts(rows, lambda part: self.post("/v1/predict", {"requests": part})["results"])
+        return [_prediction(result) for result in results]
 
-    def embed(self, texts: Sequence[str], task: str | None = None) -> np.ndarray:
-        """Return the pooled states of the base, or of a task: [texts, width], float32."""
+    def embed(self, texts: Sequence[Text], task: str | None = None) -> np.ndarray:
+        """Return the pooled states of the base, or of a task, for texts or pairs of texts: [texts, width], float32."""
         import numpy as np
 
-        if isinstance(texts, str):
-            raise IntarsiaError("embed expects a list of texts, but got one string: write [text].")
         model = task or self.info()["encoder"]["name"]
-        vectors = []
-        for part in _parts([{"input": text} for text in texts]):
+        rows = [{"input": _input(text)} for text in self._texts(task, texts)]
+
+        def ask(part: list[dict[str, Any]]) -> list[dict[str, Any]]:
             body = {"model": model, "input": [row["input"] for row in part], "encoding_format": "base64"}
-            data = self.post("/v1/embeddings", body)["data"]
-            vectors += [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in data]
-        width = self.info()["encoder"]["width"]
-        return np.stack(vectors) if vectors else np.zeros((0, width), np.float32)
+            found: list[dict[str, Any]] = self.post("/v1/embeddings", body)["data"]
+            return found
+
+        vectors = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in self._in_parts(rows, ask)]
+        return np.stack(vectors) if vectors else np.zeros((0, self.info()["encoder"]["width"]), np.float32)
 
     def tasks(self, prefix: str = "") -> list[RemoteTask]:
         """Return the newest version of every task."""
@@ -173,6 +173,33 @@ class Client:
 
     # Requests.
 
+    def _texts(self, task: str | None, texts: Any) -> Sequence[Any]:
+        """The texts for a task (None: for the base). Columns and tables of other libraries become lists."""
+        if isinstance(texts, list) and all(isinstance(text, str | tuple | list | Question) for text in texts):
+            return texts
+        from intarsia.tasks.requests import texts_of
+
+        kind = None if task is None else self.get(f"/v1/tasks/{quote(task, safe='')}").get("kind")
+        found = texts_of(texts, "label" if kind in (None, "none") else kind)
+        if None in found:
+            raise errors.DataError(f"text {found.index(None) + 1:,} is missing. Drop it.")
+        return found
+
+    def _in_parts(self, rows: list[dict[str, Any]], ask: Callable[[Rows], Rows]) -> Rows:
+        """The answers to any number of rows, in requests that the service takes."""
+        found: Rows = []
+        waiting = _parts(rows)[::-1]
+        while waiting:
+            part = waiting.pop()
+            try:
+                found += ask(part)
+            except errors.RequestTooLong:  # the service has smaller limits than usual
+                if len(part) == 1:
+                    raise
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+        return found
+
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         """The answer; a service that is busy or not ready is asked again."""
         end = time.monotonic() + self.patience
@@ -190,6 +217,7 @@ class Client:
                 raise ServiceError(f"Cannot ask {self.url}: {error or type(error).__name__}. Is it running?") from error
 
     def _once(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
+        path = self._prefix + path
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -227,7 +255,7 @@ class Client:
         if self._parts.scheme == "unix":
             return _UnixConnection(Path(self._parts.path), timeout)
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        made = kind(self._parts.hostname or "", self._parts.port, timeout=timeout)
+        made = kind(self._parts.hostname or "", self._port, timeout=timeout)
         made.connect()
         made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
@@ -285,10 +313,24 @@ def _error(detail: dict[str, Any], status: int) -> IntarsiaError:
     return ServiceError(message) if status in (401, 403) or status >= 500 else IntarsiaError(message)
 
 
+def _requests(requests: Any, texts: Any) -> list[tuple[str, Any]]:
+    if texts is not None or isinstance(requests, bytes) or not isinstance(requests, Iterable):
+        raise IntarsiaError("predict expects the name of a task and its texts, or a list of (task, text).")
+    found = list(requests)
+    for number, request in enumerate(found, 1):
+        if not (isinstance(request, list | tuple) and len(request) == 2 and isinstance(request[0], str)):
+            raise IntarsiaError(f"request {number} of predict: expected (task, text), found {request!r:.60}.")
+    return [(name, text) for name, text in found]
+
+
 def _input(text: Any) -> Any:
     if isinstance(text, Question):
         return {"question": text.text, "context": text.context}
-    return text if isinstance(text, str) else list(text)
+    if isinstance(text, str | Mapping):
+        return text
+    if isinstance(text, list | tuple):
+        return list(text)
+    raise IntarsiaError(f"expected a text, a pair of texts or a list of words, found {text!r:.60}.")
 
 
 def _prediction(result: dict[str, Any]) -> Prediction:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +55,7 @@ class Catalog:
         self._index: Index | None = None
         self._marks: dict[str, frozenset[tuple[int, str]]] = {}  # task → (version, digest) of its marks, when last read
         self._names: dict[str, set[str]] = {}  # lower case → the names of tasks, when last listed
+        self._sorted: list[str] | None = None  # these names in order; None: to be made from them
         self._listed_at: int | None = None
         self.sweepable = True  # others changed the folder: killed processes may have left files behind
         self._composed_file = self._inlays / COMPOSED
@@ -166,20 +168,35 @@ class Catalog:
         The names are listed again only if the folder has changed since: other tasks cost nothing.
         """
         with self._lock:
-            changed = self._changed()
-            if changed is None or changed != self._listed_at:
-                self._names = {}
-                for other in self.names():
-                    self._names.setdefault(other.lower(), set()).add(other)
-                self._listed_at, self.sweepable = changed, True
+            self._list_names()
             others = self._names.get(name.lower(), set()) - {name}
         return next(iter(sorted(others)), None)
+
+    def names_near(self, name: str, most: int) -> tuple[list[str], int]:
+        """Return at most `most` names of tasks around the place of `name` in the alphabet, and the number of all. Names
+        are listed again only if the folder has changed since."""
+        with self._lock:
+            self._list_names()
+            if self._sorted is None:
+                self._sorted = sorted(other for spelled in self._names.values() for other in spelled)
+            first = bisect_left(self._sorted, name) - most // 2
+            first = max(0, min(first, len(self._sorted) - most))
+            return self._sorted[first : first + most], len(self._sorted)
+
+    def _list_names(self) -> None:
+        changed = self._changed()
+        if changed is None or changed != self._listed_at:
+            self._names, self._sorted = {}, None
+            for other in self.names():
+                self._names.setdefault(other.lower(), set()).add(other)
+            self._listed_at, self.sweepable = changed, True
 
     def added(self, name: str) -> None:
         """Note that this process has just added a version, so that its own change needs no new listing."""
         with self._lock:
             if self._listed_at is not None:
                 self._names.setdefault(name.lower(), set()).add(name)
+                self._sorted = None
                 self._listed_at, self.sweepable = self._changed(), False
 
     def remove_folder(self, name: str) -> None:
@@ -189,6 +206,7 @@ class Catalog:
             (self._inlays / name).rmdir()
             if current:
                 self._names.get(name.lower(), set()).discard(name)
+                self._sorted = None
                 self._listed_at = self._changed()
 
     def _changed(self) -> int | None:

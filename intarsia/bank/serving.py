@@ -6,18 +6,20 @@ the bank holds. It therefore sees at once what other processes learn, restore an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from intarsia.bank import family
 from intarsia.bank.inlay import Inlay
 from intarsia.bank.store import Store
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import Replaced, UnknownTask
+from intarsia.errors import DamagedInlay, Replaced, UnknownTask
 from intarsia.methods import Parent
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Learned
@@ -26,6 +28,7 @@ Swap = tuple[tuple[str, str], ...]
 
 # Time stamps of files move in steps of some milliseconds: a change right after a look-up may leave the stamp as it is.
 UNSETTLED = 50_000_000  # nanoseconds
+DAMAGED_SECONDS = 1.0  # for which an unchanged damaged file is not read again
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class _Known:
     parents: tuple[Path, ...] = ()  # the files of the inlays on which it is built
 
 
+class _Damaged(NamedTuple):
+    """A file that cannot be used."""
+
+    error: DamagedInlay
+    found: float  # when, in the seconds of `time.monotonic`
+    path: Path
+    changed: tuple[int, int]  # when the file and its folder were changed
+
+
 Request = tuple[str, int | None, Swap]
 
 
@@ -50,19 +62,37 @@ class VersionMap:
         self.store, self.encoder = store, encoder
         self.on_replaced: Callable[[str], None] = lambda digest: None  # called with versions that are served no more
         self._known: dict[Request, _Known] = {}
+        self._damaged: dict[Request, _Damaged] = {}
         self._parents = family.shared_parents()
 
     def __call__(self, name: str, version: int | None = None, swap: Swap = ()) -> Served:
         """`swap`: pairs of a parent of the inlay and the task whose inlay takes its place."""
+        if (served := self.known(name, version, swap)) is not None:
+            return served
         request = name, version, swap
+        self._raise_if_damaged(request)
         known = self._known.get(request)
-        if known is not None and known.settled and self._unchanged(known):
-            return known.served
         found = self._look(name, version, swap)
         self._known[request] = found
         if known is not None and version is None and known.served.key != found.served.key:
             self.on_replaced(known.served.key)
         return found.served
+
+    def known(self, name: str, version: int | None = None, swap: Swap = ()) -> Served | None:
+        """Return what an earlier look-up found, if it still holds. Reads no file, so threads that must not wait may
+        ask."""
+        known = self._known.get((name, version, swap))
+        return known.served if known is not None and known.settled and self._unchanged(known) else None
+
+    def _raise_if_damaged(self, request: Request) -> None:
+        """Raise again what was wrong with a file a moment ago: checking it reads all of it."""
+        damaged = self._damaged.get(request)
+        if damaged is None:
+            return
+        with contextlib.suppress(OSError):
+            if time.monotonic() - damaged.found < DAMAGED_SECONDS and _changed(damaged.path) == damaged.changed:
+                raise type(damaged.error)(str(damaged.error))
+        self._damaged.pop(request, None)
 
     def _unchanged(self, known: _Known) -> bool:
         try:
@@ -79,7 +109,13 @@ class VersionMap:
             folder, settled = 0, False
         entry = self.store.entry(name, version)
         if entry.state != "ok":
-            self._read(name, version)  # raises an error that names the problem and a version to restore
+            try:
+                self._read(name, version)  # raises an error that names the problem and a version to restore
+            except DamagedInlay as error:
+                with contextlib.suppress(OSError):
+                    now = time.monotonic()
+                    self._damaged[name, version, swap] = _Damaged(error, now, entry.path, _changed(entry.path))
+                raise
             raise Replaced(f"Another process replaced {entry.path}, which was damaged.")
         try:
             file = _stamp(entry.path)
@@ -117,3 +153,8 @@ class VersionMap:
 def _stamp(path: os.PathLike[str]) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
+
+
+def _changed(path: Path) -> tuple[int, int]:
+    """Return when a file and its folder last changed, in content, permissions or names."""
+    return os.stat(path).st_ctime_ns, os.stat(path.parent).st_ctime_ns

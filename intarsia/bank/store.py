@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from intarsia.tasks.learned import Learned
 
 NAMES_SHOWN = 20
+NAMES_COMPARED = 200  # with an unknown one: the answer takes the same time in banks of any size
+LONGEST_NAME = 64
 STATES: dict[type[BankError], str] = {Misplaced: "misplaced", MissingParent: "incomplete"}  # others: "damaged"
 
 P = ParamSpec("P")
@@ -396,8 +398,10 @@ class Store:
             )
 
     def _unknown(self, name: str) -> UnknownTask:
-        names = [entry.name for entry in self.entries()]
-        meant = did_you_mean(name, names)
-        more = f" … ({len(names)} in total)" if len(names) > NAMES_SHOWN else ""
+        near, count = self._catalog.names_near(name, NAMES_COMPARED)
+        names = [other for other in near if other != name]  # a removed task may have left its folder
+        meant = did_you_mean(name, names) if len(name) <= LONGEST_NAME else ""
+        more = f" … ({count} in total)" if count > NAMES_SHOWN else ""
         have = f"It has: {', '.join(names[:NAMES_SHOWN])}{more}." if names else "It has no tasks yet: learn one first."
-        return UnknownTask(f"The bank at {self.folder} has no task {name!r}.{meant or ' ' + have}")
+        shown = repr(name) if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]!r}…"
+        return UnknownTask(f"The bank at {self.folder} has no task {shown}.{meant or ' ' + have}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -53,7 +54,8 @@ def serve(**given: Any) -> None:
     Requests of all tasks share passes. The page is at [cyan]/[/], the API at
     [cyan]/docs[/]. The environment variable [cyan]INTARSIA_API_KEY[/] sets the key of
     users, [cyan]INTARSIA_ADMIN_KEY[/] the key of administrators. Each option is
-    also an environment variable: [cyan]--rows[/] is [cyan]INTARSIA_SERVE_ROWS[/].
+    also an environment variable: [cyan]--rows[/] is [cyan]INTARSIA_SERVE_ROWS[/], but
+    [cyan]--bank[/] is [cyan]INTARSIA_BANK[/].
     """
     check_extra("serve", "starlette", "uvicorn", "httptools", "uvloop", "msgspec")
     from intarsia.serve.limits import Limits
@@ -140,7 +142,9 @@ def _listed(limits: Options | Limits, without: tuple[str, ...] = ()) -> str:
 def _signature() -> inspect.Signature:
     """The command's parameters: those of other commands, and the fields of `Options`."""
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=OWN[name])
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS[name], annotation=_with_variable(name, OWN[name])
+        )
         for name in OWN
     ]
     for field in dataclasses.fields(Options):
@@ -156,14 +160,25 @@ def _signature() -> inspect.Signature:
         )  # fmt: skip
     for name, help in LIMITS.items():
         option = typer.Option(
-            flag(name), envvar=variable(name), show_envvar=False, help=help, show_default="by the machine"
-        )
+            flag(name), envvar=variable(name), show_envvar=False, help=help,
+            show_default=str(USUAL.get(name, "by the machine")),
+        )  # fmt: skip
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[int | None, option]
             )
         )
     return inspect.Signature(parameters)
+
+
+def _with_variable(name: str, annotation: Any) -> Any:
+    """An option of several commands: here it is an environment variable too, unless it is one everywhere."""
+    kind, shared = get_args(annotation)
+    if shared.envvar is not None:
+        return annotation
+    own = copy.copy(shared)
+    own.envvar, own.show_envvar = variable(name), False
+    return Annotated[kind, own]
 
 
 LIMITS = {
@@ -175,6 +190,7 @@ LIMITS = {
     "own_weights": "Tasks on the device that carry weights of the base, at most.",
     "readers": "Threads that read inlays.",
 }
+USUAL = {"slots": 4096, "own_weights": 2, "readers": 4}  # the defaults of `Limits`, whose module imports torch
 
 serve.__signature__ = _signature()  # type: ignore[attr-defined]
 serve.__annotations__ = {p.name: p.annotation for p in _signature().parameters.values()}

@@ -88,7 +88,13 @@ class Call:
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now > self.deadline
 
+    @property
+    def late(self) -> bool:
+        """Whether the call ended because its deadline passed."""
+        return isinstance(self._error, DeadlineExceeded)
+
     def expire(self) -> None:
+        """Drop the rows that are in no pass yet, because the deadline passed; `result` then raises."""
         self.fail(DeadlineExceeded("the deadline of the call passed before all of its rows were answered."))
 
     def fail(self, error: IntarsiaError) -> None:

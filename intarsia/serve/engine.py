@@ -158,6 +158,12 @@ class Engine:
             key in self.predictor.residents.own_weights
         )
 
+    def at_hand(self, name: str, version: int | None) -> bool:
+        """Whether a task is on the device, as far as is known without reading a file."""
+        known = getattr(self.resolve, "known", None)
+        served = None if known is None else known(name, version)
+        return served is not None and self.resident(served.key)
+
     def stats(self) -> EngineStats:
         """Return a snapshot of the counters."""
         with self._wake:
@@ -287,7 +293,6 @@ class Engine:
         """Count a row that leaves the queue without a pass: its call has ended, or its deadline has passed."""
         self._waiting_tokens -= row.size
         if row.call.open:
-            self.statistics.expired += 1
             row.call.expire()
         else:
             self.statistics.cancelled += 1

@@ -6,7 +6,7 @@ A bad ask gets its own error, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -104,6 +104,14 @@ class Prepared:
     def tokens(self) -> int:
         return sum(len(segment.ids) for group in self.groups for segment in group.inputs.segments)
 
+    @property
+    def truncated(self) -> int:
+        """Return the number of asks whose text was cut."""
+        return sum(
+            len({group.place(row) for row, segment in enumerate(group.inputs.segments) if segment.truncated})
+            for group in self.groups
+        )
+
 
 def prepare(asks: Sequence[Ask], resolve: Resolve, encoder: Encoder, *, truncate: bool) -> Prepared:
     """Return the rows of a call."""
@@ -168,7 +176,8 @@ def _tokenize(groups: Sequence[Group], encoder: Encoder, errors: dict[int, Intar
             shared.setdefault((limit, group.examples[0].pair is not None), []).append(group)
             continue
         try:
-            group.inputs = interface.inputs(group.examples, encoder)
+            made = interface.inputs(group.examples, encoder)
+            group.inputs = _first_rows(made) if group.embed else made
         except IntarsiaError as error:
             errors.update(dict.fromkeys(group.places, error))
             group.places.clear()
@@ -187,22 +196,33 @@ def _tokenize(groups: Sequence[Group], encoder: Encoder, errors: dict[int, Intar
             first += len(group.examples)
 
 
+def _first_rows(inputs: Inputs) -> Inputs:
+    """Return the first row of each example: a vector is of one row, and what follows it is cut."""
+    firsts: dict[int, Segment] = {}
+    for owner, segment in zip(inputs.owners, inputs.segments, strict=True):
+        firsts[owner] = firsts[owner]._replace(truncated=True) if owner in firsts else segment
+    return Inputs(list(firsts.values()))
+
+
 def _refuse_long(groups: Sequence[Group], errors: dict[int, IntarsiaError]) -> None:
     for group in groups:
         if not any(segment.truncated for segment in group.inputs.segments):
             continue
         tokens, truncated = group._sizes()
+        owners, places = group.inputs.owners, group.inputs.places
         kept = [i for i, long in enumerate(truncated) if not long]
         for i, place in enumerate(group.places):
-            if truncated[i]:
-                errors[place] = IntarsiaError(
-                    f"the text is longer than the {tokens[i]} tokens that this task reads. Shorten it, or allow "
-                    "truncation."
-                )
-        owners = group.inputs.owners or range(len(group.inputs.segments))
-        assert list(owners) == list(range(len(group.places))), "only plain rows are ever truncated"
-        segments: list[Segment] = [group.inputs.segments[i] for i in kept]
-        group.inputs = Inputs(segments)
+            if truncated[i]:  # a long context becomes several rows: what is too long there is the question
+                what = "question is longer than what" if owners else f"text is longer than the {tokens[i]} tokens that"
+                errors[place] = IntarsiaError(f"the {what} this task reads. Shorten it, or allow truncation.")
+        rows = [row for row, owner in enumerate(owners or range(len(truncated))) if not truncated[owner]]
+        number = {old: new for new, old in enumerate(kept)}
+        group.inputs = replace(
+            group.inputs,
+            segments=[group.inputs.segments[row] for row in rows],
+            owners=[number[owners[row]] for row in rows] if owners else (),
+            places=[places[row] for row in rows] if places else (),
+        )
         group.examples = [group.examples[i] for i in kept]
         group.places = [group.places[i] for i in kept]
 

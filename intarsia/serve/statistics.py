@@ -60,12 +60,17 @@ class Statistics:
         self._lock = threading.Lock()
 
     def admitted(self, call: Call, prepared: Prepared) -> None:
-        truncated = sum(segment.truncated for group in prepared.groups for segment in group.inputs.segments)
         with self._lock:
             self.calls += 1
-            self.truncated += truncated
+            self.truncated += prepared.truncated
             self.errors += len(prepared.errors)
-        call.add_done_callback(lambda done: self.recent.append(done.timing.total))
+        call.add_done_callback(self._ended)
+
+    def _ended(self, call: Call) -> None:
+        self.recent.append(call.timing.total)
+        if call.late:
+            with self._lock:
+                self.expired += 1
 
     def ran(self, *, rows: int, tokens: int, tasks: int, began: float) -> None:
         now = time.monotonic()

@@ -42,8 +42,13 @@ def create_app(service: Service) -> Gate:
             await asyncio.wait([loading])
             await asyncio.to_thread(service.close)
 
-    routes = [Route(o.path, Endpoint(o, service), methods=[o.method]) for o in (*OPERATIONS, *pages.assets())]
+    routes = [Route(_pattern(o), Endpoint(o, service), methods=[o.method]) for o in (*OPERATIONS, *pages.assets())]
     return Gate(Router(routes, redirect_slashes=False, default=_no_route, lifespan=lifespan), service)
+
+
+def _pattern(operation: Operation) -> str:
+    """The path for the router. The name of a hub's encoder has a slash."""
+    return operation.path.replace("{model}", "{model:path}")
 
 
 async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:

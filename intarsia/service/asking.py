@@ -61,10 +61,7 @@ def _quick(engine: Engine, asks: Sequence[Ask]) -> bool:
     """Whether admitting these rows takes no longer than waking a thread: few short texts of resident tasks."""
     if len(asks) > 4 or sum(len(a.text) for a in asks if isinstance(a.text, str)) > SHORT:
         return False
-    try:
-        return all(a.task is None or engine.resident(engine.resolve(a.task, a.version).key) for a in asks)
-    except IntarsiaError:
-        return False
+    return all(a.task is None or engine.at_hand(a.task, a.version) for a in asks)
 
 
 async def _wait(request: Request, call: Call, deadline: float) -> None:
@@ -87,9 +84,10 @@ async def _wait(request: Request, call: Call, deadline: float) -> None:
         )
         if ended in done:
             return
-        call.cancel()
         if left in done:
+            call.cancel()
             raise Disconnected
+        call.expire()
         raise Failure(504, "The deadline of the request has passed; rows that waited were dropped.")
     except asyncio.CancelledError:
         call.cancel()

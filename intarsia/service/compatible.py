@@ -12,23 +12,25 @@ from typing import Any
 
 import msgspec
 
+from intarsia.bank.bank import Bank
 from intarsia.serve.ask import Answer, Ask
 from intarsia.service import schemas
-from intarsia.service.asking import ask, refuse_errors
+from intarsia.service.asking import ask, refuse_errors, text_of
 from intarsia.service.catalog import Listed
 from intarsia.service.errors import Failure
 from intarsia.service.predict import FAILURES
-from intarsia.service.web import Operation, Reply, Request
+from intarsia.service.web import Operation, Reply, Request, encode
 
 EMBEDDINGS = msgspec.json.Decoder(schemas.EmbeddingsRequest)
 CLASSIFY = msgspec.json.Decoder(schemas.ClassifyRequest)
 TEI = msgspec.json.Decoder(schemas.TEIRequest)
+CREATED = msgspec.json.Decoder(schemas.Created)
 WITH_404 = (404, 409, *FAILURES)
 
 
 async def embeddings(request: Request) -> Reply:
     body = await request.json(EMBEDDINGS)
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = [body.input] if isinstance(body.input, str) else list(map(text_of, body.input))
     base = request.service.base_name
     task = None if body.model == base else body.model
     answers = await ask(request, [Ask(task, text, embed=True) for text in texts])
@@ -51,10 +53,17 @@ def _vector(vector: Any, form: str) -> list[float] | str:
 
 
 async def models(request: Request) -> Reply:
-    listed = await request.service.in_thread(Listed.of, request.service.bank)
-    data = [_model(request.service.base_name, 0)]
-    data += [_model(entry.name, _seconds(entry.header.created)) for entry in listed.entries if entry.state == "ok"]
-    return Reply.json({"object": "list", "data": data})
+    base = _model(request.service.base_name, 0)
+    return Reply(await request.service.in_thread(_models, request.service.bank, base))
+
+
+def _models(bank: Bank, base: dict[str, Any]) -> bytes:
+    """All models as JSON. Of a description only the date is decoded: there may be ten thousand of 25 KB."""
+    found = [base]
+    for entry in Listed.of(bank).entries:
+        if entry.state == "ok":
+            found.append(_model(entry.name, _seconds(CREATED.decode(entry.header_json).created)))
+    return encode({"object": "list", "data": found})
 
 
 async def model(request: Request) -> Reply:

@@ -3,8 +3,9 @@
 Every route but health needs the key, if one is set. Browsers show it as the password of the basic scheme, so that the
 page works without a sign-in of its own. The Unix socket needs no key: only the user of the service can open it.
 
-A service without a key listens on the loopback only. There, a foreign page in the user's browser must not reach it:
-requests with another `Origin` are refused, and so is a `Host` that is a name other than localhost (DNS rebinding).
+A service without a key of users listens on the loopback only. There, a foreign page in the user's browser must not
+reach it: requests with another `Origin` are refused. So is a `Host` that is a name other than localhost (DNS
+rebinding), unless the request shows the administrator's key.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Door:
         """Raise unless the client may use the routes of users."""
         if _local(scope):
             return
-        self._check_source(scope)
+        shown = _shown(scope)
+        self._check_source(scope, known=shown is not None and _equal(shown, self._admin))
         if self._user is None or scope["path"] in OPEN_PATHS:
             return
-        shown = _shown(scope)
         if shown is None:
             raise Failure(
                 401, "This service needs a key: send the header Authorization: Bearer KEY.", headers=CHALLENGE
@@ -57,14 +58,15 @@ class Door:
         if not _equal(shown, self._admin):
             raise Failure(403, "This route needs the administrator's key; the key that was sent is another.")
 
-    def _check_source(self, scope: Scope) -> None:
+    def _check_source(self, scope: Scope, *, known: bool) -> None:
         host = header(scope, b"host") or ""
         origin = header(scope, b"origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise Failure(403, "Requests from pages of other origins are refused.", code="foreign_origin")
-        if not self.keys.any and not _names_this_machine(host):
+        if self._user is None and not known and not _names_this_machine(host):
             raise Failure(
-                403, "Without a key, the service answers under localhost or an address only, not under another name.",
+                403,
+                "Without a key of users, the service answers under localhost or an address, not under another name.",
                 code="foreign_host",
             )  # fmt: skip
 

@@ -14,6 +14,7 @@ from intarsia.errors import (
     MissingParent,
     Overloaded,
     Refused,
+    RequestTooLong,
     UnknownTask,
 )
 
@@ -79,6 +80,8 @@ def failure_of(error: IntarsiaError, folder: Path | None = None, task: str | Non
         return Failure(429, str(error), retry_after=error.retry_after)
     if isinstance(error, DeadlineExceeded):
         return Failure(504, str(error))
+    if isinstance(error, RequestTooLong):
+        return Failure(413, str(error))
     message = without_paths(str(error), folder)
     if isinstance(error, UnknownTask):
         return Failure(404, message, code="unknown_task", param="task")

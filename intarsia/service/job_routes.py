@@ -16,6 +16,7 @@ from intarsia.files import DISK_FULL
 from intarsia.service import schemas
 from intarsia.service.errors import Failure
 from intarsia.service.jobs import JobBoard
+from intarsia.service.state import Service
 from intarsia.service.web import JSON, Operation, Query, Reply, Request
 
 REQUEST = msgspec.json.Decoder(schemas.JobRequest)
@@ -82,7 +83,7 @@ def storing() -> Iterator[None]:
         raise
     except OSError as error:
         reason = "The disk of the service is full" if error.errno in DISK_FULL else "The service cannot store the data"
-        raise Failure(507, f"{reason}; the data was not accepted.", close=True) from error
+        raise Failure(507, f"{reason}; the data was not accepted.") from error
 
 
 async def create(request: Request) -> Reply:
@@ -113,12 +114,16 @@ def _from_query(request: Request) -> tuple[str, dict[str, Any]]:
 
 def _check(request: Request, task: str, method: str | None) -> None:
     """Refuse what would fail in the job's process at once."""
+    request.service.bank.store.check_name(task)
+    check_method(request.service, method)
+
+
+def check_method(service: Service, method: str | None) -> None:
+    """Raise unless this base can have the method (None: the usual one)."""
     from intarsia.bank.family import resolved
     from intarsia.methods import parse
 
-    request.service.bank.store.check_name(task)
     if method is not None:
-        service = request.service
         resolved(service.bank.store, parse(method, ())).check(service.running().encoder.shape)
 
 

@@ -106,7 +106,8 @@ def _learn(given: dict[str, Any], info: JobInfo, data: Path, attempts: int, repo
     task = load_data(data, **data_options(options))
     if reporter.cancelled.is_set():
         raise Cancelled
-    bank = Bank(given["bank"], given["encoder"], device=given["device"], precision=given["precision"])
+    precision = None if given["precision"] == "int8" else given["precision"]  # an int8 base serves only
+    bank = Bank(given["bank"], given["encoder"], device=given["device"], precision=precision)
     if attempts > 1 and (added := _added(bank, info, task)) is not None:
         return added
     method: Method = Bottleneck()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from intarsia.errors import IntarsiaError
 from intarsia.service import schemas
 from intarsia.service.errors import without_paths
-from intarsia.service.job_routes import SUFFIXES, Given, board, options_as_query, storing
+from intarsia.service.job_routes import SUFFIXES, Given, board, check_method, options_as_query, storing
 from intarsia.service.job_worker import data_options
+from intarsia.service.state import Service
 from intarsia.service.web import Operation, Reply, Request
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ async def preview(request: Request) -> Reply:
     given = await Given.of(request)
     with storing(), tempfile.TemporaryDirectory(prefix="intarsia-preview-") as folder:
         path = await given.store(request, Path(folder))
-        return Reply.json(await request.service.in_thread(preview_of, path, given.options))
+        return Reply.json(await request.service.in_thread(preview_of, request.service, path, given.options))
 
 
-def preview_of(path: Path, options: dict[str, Any]) -> schemas.Preview:
-    """The preview of a data file. Problems of the data are part of it."""
+def preview_of(service: Service, path: Path, options: dict[str, Any]) -> schemas.Preview:
+    """The preview of a data file. Problems of the data and of the options are part of it."""
     from intarsia.tasks import load_data
+    from intarsia.tasks.metrics import check_choosing
     from intarsia.tasks.reading import read_rows
 
     found = schemas.Preview([], [])
@@ -40,7 +42,11 @@ def preview_of(path: Path, options: dict[str, Any]) -> schemas.Preview:
         rows = [row for _, row in itertools.islice(read_rows(path), ROWS)]
         found.columns = list(dict.fromkeys(str(name) for row in rows for name in row))
         found.examples = [{str(name): _cut(value) for name, value in row.items()} for row in rows]
-        _describe(found, load_data(path, **data_options(options)))
+        data = load_data(path, **data_options(options))
+        _describe(found, data)
+        if (metric := options.get("metric")) is not None:
+            check_choosing(metric, data.kind, data.labels)
+        check_method(service, options.get("method"))
     except IntarsiaError as error:
         found.problem = without_paths(str(error), path.parent)
     return found

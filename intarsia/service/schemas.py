@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
+ModelName = Annotated[str, Meta(max_length=255)]  # a task, or the encoder
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Texts = Annotated[list[str], Meta(min_length=1)]
@@ -181,10 +182,11 @@ class Stats(Struct):
 
 
 class EmbeddingsRequest(Given):
-    """OpenAI's request. `model` is a task, or the encoder's name for the plain base."""
+    """OpenAI's request. `model` is a task, or the encoder's name for the plain base. A list may also
+    hold the other inputs of `/v1/predict`, such as pairs."""
 
-    input: str | Texts
-    model: str
+    input: str | Annotated[list[Input], Meta(min_length=1)]
+    model: ModelName
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Positive | None = None
     user: str | None = None
@@ -208,6 +210,12 @@ class EmbeddingsReply(Struct):
     usage: OpenAIUsage
 
 
+class Created(Struct):
+    """What the list of models reads of a task's description."""
+
+    created: str
+
+
 class Model(Struct):
     id: str
     object: str
@@ -223,7 +231,7 @@ class ModelList(Struct):
 class ClassifyRequest(Given):
     """vLLM's request. `model` is a task. Texts are cut to the task's longest length, and to no other."""
 
-    model: str
+    model: ModelName
     input: str | Texts
     truncate_prompt_tokens: Literal[-1] | None = None
     user: str | None = None
@@ -253,7 +261,7 @@ class TEIRequest(Given):
     raw_scores: bool = False
     truncate: bool = False
     truncation_direction: Literal["Right", "right"] = "Right"
-    model: str | None = None
+    model: ModelName | None = None
 
 
 class TEIScore(Struct):

@@ -30,10 +30,14 @@ def _resident(request: Request, entry: Entry) -> bool:
 async def tasks(request: Request) -> Reply:
     found = request.query
     limit = request.query_number("limit", PAGE, LARGEST_PAGE)
-    listed = await request.service.in_thread(Listed.of, request.service.bank)
-    entries, total, cursor = listed.page(found.get("prefix", ""), found.get("cursor", ""), limit)
-    rows = [describe(entry, entry.version, resident=_resident(request, entry)) for entry in entries]
-    return Reply.json(schemas.TaskList(rows, total, cursor))
+
+    def page() -> schemas.TaskList:
+        listed = Listed.of(request.service.bank)
+        entries, total, cursor = listed.page(found.get("prefix", ""), found.get("cursor", ""), limit)
+        rows = [describe(entry, entry.version, resident=_resident(request, entry)) for entry in entries]
+        return schemas.TaskList(rows, total, cursor)
+
+    return Reply.json(await request.service.in_thread(page))
 
 
 async def task(request: Request) -> Reply:
@@ -90,7 +94,7 @@ async def upload(request: Request) -> Reply:
                     file.write(part)
         except OSError as error:
             if error.errno in DISK_FULL:
-                raise Failure(507, "The disk of the service is full.", close=True) from error
+                raise Failure(507, "The disk of the service is full.") from error
             raise
         try:
             entry = await service.in_thread(_add, service.bank, request.part("task"), path)

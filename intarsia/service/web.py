@@ -164,9 +164,8 @@ class Request:
             or self.header(b"content-encoding") not in (None, "identity")
         ):
             raise Failure(
-                415, f"Expected the header Content-Type: {' or '.join(accepted)} (UTF-8, without Content-Encoding).",
-                close=True,
-            )  # fmt: skip
+                415, f"Expected the header Content-Type: {' or '.join(accepted)} (UTF-8, without Content-Encoding)."
+            )
         return kind
 
     async def chunks(self, most: int) -> AsyncIterator[bytes]:
@@ -198,7 +197,9 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _too_large(self, most: int) -> Failure:
-        return Failure(413, f"The body is larger than {most:,} bytes, the limit of this route.", close=True)
+        # The connection stays open: closing it now would reset it while the client still sends, and the client would
+        # never read why. The server drops the rest of the body, for at most `header_seconds`.
+        return Failure(413, f"The body is larger than {most:,} bytes, the limit of this route.")
 
 
 class Endpoint:

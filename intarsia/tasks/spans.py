@@ -83,17 +83,19 @@ class Spans(TaskKind):
         the context, -1 outside it."""
         limit = min(max_length or encoder.max_length, encoder.max_length)
         longest = max(1, min(QUESTION, limit // 3))
-        questions = [e.text for e in examples]
+        questions, cut = [e.text for e in examples], set()
         for number, _, characters in windows(encoder, questions):
             inner = characters[characters[:, 0] >= 0]
             if len(inner) > longest:
                 questions[number] = questions[number][: inner[longest - 1, 1]]
+                cut.add(number)
         room = limit - longest - encoder.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 2:
             raise IntarsiaError(f"max_length {limit} leaves no room for a context after the question; raise it.")
         contexts = [e.pair or "" for e in examples]
         found = list(windows(encoder, questions, contexts, max_length=limit, overlap=min(limit // OVERLAP, room // 2)))
-        return Inputs([w.segment for w in found], [w.text for w in found], [w.characters for w in found])
+        segments = [w.segment._replace(truncated=True) if w.text in cut else w.segment for w in found]
+        return Inputs(segments, [w.text for w in found], [w.characters for w in found])
 
     def row_targets(self, examples: Sequence[Example], inputs: Inputs) -> Tensor:
         """The answer's first and last token in each row [R, 2]; 0, 0 in a row that does not contain the answer."""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from intarsia.bank.catalog import Catalog
 from intarsia.bank.store import Store
-from intarsia.errors import BankError
+from intarsia.errors import BankError, UnknownTask
 from tests.support.inlays import BASE, OTHER_BASE, assert_same_tensors, flip, make_inlay, write_inlay
 
 
@@ -100,6 +101,26 @@ def test_unknown_names_and_versions_are_answered_helpfully(store: Store) -> None
         store.entry("../topic")
     with pytest.raises(BankError, match=r"no version 3\. Its versions are: 1"):
         store.entry("topic", 3)
+    (store.folder / "inlays" / "removed").mkdir()  # what a killed removal leaves
+    with pytest.raises(BankError, match=r"no task 'removed'\. It has: sentiment, topic\.$"):
+        store.entry("removed")
+
+
+def test_unknown_names_cost_the_same_in_banks_of_any_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add(make_inlay("sentiment"))
+    for number in range(1000):
+        (store.folder / "inlays" / f"task-{number:04d}").mkdir()
+    looked: list[str | None] = []
+    listings: list[None] = []
+    look, names = Catalog.look, Catalog.names
+    monkeypatch.setattr(Catalog, "look", lambda self, name=None, **k: (looked.append(name), look(self, name, **k))[1])
+    monkeypatch.setattr(Catalog, "names", lambda self: (listings.append(None), names(self))[1])
+    for _ in range(3):
+        with pytest.raises(UnknownTask, match="Did you mean 'task-05"):
+            store.entry("task-050")
+    with pytest.raises(UnknownTask, match="1001 in total") as raised:
+        store.entry("x" * 1_000_000)
+    assert len(str(raised.value)) < 1000 and None not in looked and len(listings) == 1
 
 
 @pytest.mark.parametrize("name", ["", ".x", "..", "a/b", "a b", "ä", "x" * 65, "a\n", "a\\b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ import torch
 
 import intarsia
 from intarsia import Bottleneck, Full, Limits, LoRA, Prefix, Settings
+from intarsia.bank import store
 from intarsia.bank.bank import Bank
-from intarsia.errors import DeadlineExceeded, IntarsiaError, Overloaded, UnknownTask
+from intarsia.errors import DamagedInlay, DeadlineExceeded, IntarsiaError, Overloaded, UnknownTask
 from intarsia.serve.ask import Answer, Ask
 from intarsia.serve.engine import Engine
 from tests.support.families import opinions, tiny_with_words
@@ -181,7 +183,7 @@ def test_deadlines_and_cancelled_calls_leave_the_queue(held: tuple[Engine, Calla
     with pytest.raises(IntarsiaError, match="cancelled"):
         dropped.result(60)
     assert kept.result(60)[0].prediction is not None
-    assert called == [True] * 3
+    assert called == [True] * 3 and engine.stats().expired == 1
     assert kept.timing.total >= kept.timing.queue > 0 and engine.stats().rows == 1
 
 
@@ -229,6 +231,33 @@ def test_versions_follow_the_bank_without_a_restart(bank: Bank, tmp_path: Path) 
     writer.remove("h0")
     with pytest.raises(UnknownTask):
         reader.predict("h0", ["good film"])
+
+
+def test_a_damaged_file_is_not_read_for_every_request(
+    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(bank.store.folder, tmp_path / "bank")
+    own = intarsia.open(tmp_path / "bank", bank.encoder)
+    (before,) = own.predict("h0", ["good"])
+    path = own.show("h0").path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    reads: list[Path] = []
+    read = store.read_inlay
+    monkeypatch.setattr(store, "read_inlay", lambda path: (reads.append(path), read(path))[1])
+    fresh = intarsia.open(tmp_path / "bank", bank.encoder)
+    for _ in range(5):
+        with pytest.raises(DamagedInlay, match="damaged"):
+            fresh.predict("h0", ["good"])
+    assert len(reads) <= 2 and not fresh.engine.at_hand("h0", None)
+    path.write_bytes(whole)  # counts at once
+    assert fresh.predict("h0", ["good"]) == [before] and fresh.engine.at_hand("h0", None)
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    again = intarsia.open(tmp_path / "bank", bank.encoder)
+    with pytest.raises(DamagedInlay):
+        again.predict("h0", ["good"])
+    again.learn("h0", opinions(40), Bottleneck(4), settings=QUICK)  # so does a new version
+    assert again.predict("h0", ["good"])[0].label
 
 
 def test_vectors_of_the_base_and_of_a_task(bank: Bank) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import intarsia
@@ -11,6 +12,7 @@ from intarsia import Settings
 from intarsia.bank.bank import Bank
 from intarsia.errors import IntarsiaError
 from intarsia.methods import Bottleneck, Full, LoRA
+from intarsia.serve.ask import Ask
 from tests.support.families import opinions, tiny_with_words
 from tests.support.token_tasks import colours, riddles, topics
 
@@ -63,6 +65,26 @@ def test_questions_share_the_pass(bank: Bank) -> None:
     assert bank.evaluate("riddle", riddles(50, 9), metric="exact-match").interval.value <= result.interval.value
     with pytest.raises(IntarsiaError, match="give \\(question, context\\)"):
         bank.predict("riddle", ["good"])
+
+
+def test_a_vector_of_a_long_text_is_of_its_first_row_and_leaves_the_others(bank: Bank) -> None:
+    long = " ".join(s.text for s in colours(8, 5))
+    vectors = bank.embed([long, "a red apple"], "colours")
+    assert np.array_equal(vectors[1], bank.embed(["a red apple"], "colours")[0])
+    assert np.array_equal(vectors[0], bank.embed([long], "colours")[0])
+    answers = bank.engine.answer([Ask("colours", long, embed=True), Ask("colours", "good", embed=True)])
+    assert [answer.truncated for answer in answers] == [True, False]
+
+
+def test_a_question_that_is_cut_is_counted_or_refused(bank: Bank) -> None:
+    (q,) = riddles(1, 3)
+    asks = [Ask("riddle", (q.text + " good" * 40, q.context * 4)), Ask("riddle", (q.text, q.context * 4))]
+    before = bank.engine.stats().truncated
+    cut, whole = bank.engine.answer(asks)
+    assert cut.truncated and not whole.truncated and whole.tokens > 24  # several rows each
+    assert bank.engine.stats().truncated == before + 1
+    refused, again = bank.engine.answer(asks, truncate=False)
+    assert "the question is longer than" in str(refused.error) and again.prediction == whole.prediction
 
 
 def test_words_and_texts_give_tags_and_entities(bank: Bank) -> None:

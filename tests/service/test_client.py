@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intarsia import Client
+from intarsia import Client, Limits
 from intarsia.bank.bank import Bank
 from intarsia.encoder.encoder import Encoder
-from intarsia.errors import DeadlineExceeded, IntarsiaError, Overloaded, ServiceError, UnknownTask
+from intarsia.errors import DeadlineExceeded, IntarsiaError, Overloaded, RequestTooLong, ServiceError, UnknownTask
 from intarsia.local_socket import Listener, connect, socket_path
 from tests.support.service import TEXTS, Running, running
 
@@ -50,6 +50,39 @@ def test_many_rows_become_several_requests(client: Client, bank: Bank) -> None:
     assert client.predict("opinion", texts) == bank.predict("opinion", texts)
 
 
+def test_inputs_have_the_forms_that_the_bank_takes(client: Client, bank: Bank) -> None:
+    table = {"text": TEXTS, "number": [1, 2, 3, 4]}
+    tables: list[Any] = [table, [{"text": text} for text in TEXTS], np.array(TEXTS)]
+    for texts in tables:
+        assert client.predict("opinion", texts) == bank.predict("opinion", TEXTS)
+        assert np.array_equal(client.embed(texts), bank.embed(TEXTS))
+    pairs = [(text, "it was so") for text in TEXTS]
+    for task in (None, "pairs"):
+        assert np.array_equal(client.embed(pairs, task), bank.embed(pairs, task))
+    assert np.array_equal(client.embed([text.split() for text in TEXTS], "tags"), bank.embed(TEXTS, "tags"))
+    wrong: list[Any] = [
+        ["opinion", [5]],
+        ["opinion", [None]],
+        ["opinion", None],
+        [["opinion"]],
+        [5],
+        [[("opinion", 5)]],
+    ]
+    for given in wrong:
+        with pytest.raises(IntarsiaError):
+            client.predict(*given)
+
+
+def test_small_limits_of_the_service_give_smaller_requests(learned: Path, encoder: Encoder) -> None:
+    small = Bank(learned, encoder, limits=Limits(queue_tokens=64))
+    texts = [TEXTS[i % 4] for i in range(50)]
+    with running(small, rows=20, body_bytes=600) as service, Client(service.url) as client:
+        assert client.predict("opinion", texts) == small.predict("opinion", texts)
+        assert np.array_equal(client.embed(texts), small.embed(texts))
+        with pytest.raises(RequestTooLong, match="600 bytes"):
+            client.predict("opinion", ["good " * 1000])
+
+
 def test_errors_are_the_librarys(client: Client, service: Running) -> None:
     with pytest.raises(UnknownTask, match="nothing"):
         client.predict("nothing", ["x"])
@@ -61,6 +94,19 @@ def test_errors_are_the_librarys(client: Client, service: Running) -> None:
         Client("ftp://x")
     with pytest.raises(ServiceError, match="Is it running"):
         Client("http://127.0.0.1:9", patience=0).predict("opinion", ["x"])
+
+
+def test_an_address_may_have_a_path_and_wrong_ones_are_explained(service: Running) -> None:
+    with (
+        Client(f"{service.url}/behind/a/proxy/", patience=0) as client,
+        pytest.raises(IntarsiaError, match="no such route"),
+    ):
+        client.tasks()
+    assert Client(f"{service.url}/").tasks()
+    with pytest.raises(IntarsiaError, match="99999"):
+        Client("http://127.0.0.1:99999")
+    with pytest.raises(IntarsiaError, match="line break"):
+        Client(service.url, "secret\n")
 
 
 def test_a_key_is_shown(learned: Path, encoder: Encoder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -97,6 +98,22 @@ def test_a_chunked_body_without_end_is_cut_at_the_limit(service: Running) -> Non
         except OSError:
             return  # closed while we sent
     assert status(answer) in (408, 413)
+
+
+@pytest.mark.parametrize(
+    ("media", "expected"), [("application/json", 413), ("text/plain", 415), ("application/json; charset=latin-1", 415)]
+)
+def test_the_answer_to_a_large_body_is_read_by_usual_clients(
+    learned: Any, encoder: Encoder, media: str, expected: int
+) -> None:
+    """Usual clients send the whole body first: a connection that is closed meanwhile shows them no answer."""
+    with running(Bank(learned, encoder)) as service:
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+        with closing(connection):
+            for _ in range(2):  # and the connection goes on
+                connection.request("POST", "/v1/predict", b"x" * (24 << 20), {"Content-Type": media})
+                answer = connection.getresponse()
+                assert answer.status == expected and json.loads(answer.read())["error"]["request_id"]
 
 
 def test_half_closed_and_lost_clients_leave_nothing_behind(service: Running) -> None:

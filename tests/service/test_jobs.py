@@ -74,6 +74,12 @@ def test_a_task_is_learned_while_others_answer(own: Bank, base: str) -> None:
     assert own.verify() == [] and own.unfinished() == []
 
 
+def test_a_service_in_int8_learns_in_float32(own: Bank, base: str) -> None:
+    with running(own, jobs=True, encoder=base, precision="int8") as service:
+        job = service.post("/v1/jobs", {**JOB, "epochs": 1}).json()
+        assert events(service, job["id"])[-1][1] == "done"
+
+
 def test_a_running_job_is_cancelled_and_leaves_nothing(own: Bank, base: str) -> None:
     with running(own, jobs=True, encoder=base) as service:
         job = service.post("/v1/jobs", {**JOB, "epochs": 1000}).json()
@@ -250,6 +256,8 @@ def test_a_preview_names_columns_labels_and_problems(own: Bank) -> None:
         assert "label" in preview(service, missing, label="verdict")["problem"]
         dropped = preview(service, missing, label="verdict", drop_missing="true")
         assert "problem" not in dropped and sum(dropped["rows"].values()) == 40
+        assert "magic" in preview(service, content, label="verdict", metric="magic")["problem"]
+        assert "magic" in preview(service, content, label="verdict", method="magic")["problem"]
         problem = preview(service, b"\xff\xfe\xfa")["problem"]
         assert "data.csv" in problem and "intarsia-preview" not in problem
         assert service.get("/v1/jobs").json()["jobs"] == []

@@ -135,6 +135,25 @@ def test_every_limit_in_force_is_shown_at_the_start_and_the_log_is_json(learned:
     assert [(line["event"], line["status"]) for line in lines] == [("request", 200), ("request", 404)]
 
 
+def test_every_option_is_an_environment_variable(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    from intarsia.cli import serve as command
+    from intarsia.serve.limits import Limits
+
+    taken: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(command, "run", lambda *given: taken.append(given))
+    chosen = {"ENCODER": "somewhere", "DEVICE": "cpu", "PRECISION": "int8", "ROWS": "7", "UPLOADS": "1", "SLOTS": "3"}
+    environment = {f"INTARSIA_SERVE_{name}": value for name, value in chosen.items()}
+    assert CliRunner().invoke(app, ["serve"], env={"INTARSIA_BANK": str(learned), **environment}).exit_code == 0
+    ((folder, encoder, device, precision, limits, options, _),) = taken
+    assert (folder, encoder, device, precision) == (learned, "somewhere", "cpu", "int8")
+    assert (limits.slots, options.rows, options.uploads) == (3, 7, True)
+    usual = {name: value for name, value in dataclasses.asdict(Limits()).items() if value is not None}
+    assert usual == command.USUAL
+    assert "int8" in refused("--bank", str(learned), INTARSIA_SERVE_PRECISION="x")
+
+
 def test_errors_of_the_log_are_json_too() -> None:
     from intarsia.service.server import JsonLines
 

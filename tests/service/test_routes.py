@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from intarsia.bank.bank import Bank
+from intarsia.bank.inlay import InlayHeader
 from intarsia.encoder.encoder import Encoder
+from intarsia.service.catalog import Listed
 from tests.support.service import TEXTS, Running, running
 
 
@@ -101,6 +103,23 @@ def test_models_as_openai_lists_them(service: Running) -> None:
     listed = [model["id"] for model in service.get("/v1/models").json()["data"]]
     assert listed[1:] == ["opinion", "pairs", "rating", "tags"]
     assert all(service.get(f"/v1/models/{name}").json()["id"] == name for name in listed)
+
+
+def test_the_list_of_models_parses_no_descriptions(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand of them would take seconds and a gigabyte."""
+    parsed: list[str] = []
+    monkeypatch.setattr(InlayHeader, "from_json", lambda text: parsed.append(text))
+    Listed.forget()
+    assert len(service.get("/v1/models").json()["data"]) == 5 and not parsed
+    Listed.forget()
+
+
+def test_embeddings_take_the_inputs_of_predict(service: Running, bank: Bank) -> None:
+    pairs = [[text, "it was so"] for text in TEXTS]
+    found = service.post("/v1/embeddings", {"model": "pairs", "input": pairs}).json()["data"]
+    vectors = np.array([row["embedding"] for row in found], np.float32)
+    assert np.array_equal(vectors, bank.embed([(first, second) for first, second in pairs], "pairs"))
+    assert service.post("/v1/embeddings", {"model": "pairs", "input": [[1, 2]]}).status == 422  # tokens
 
 
 def test_classification_as_vllm_gives_it(service: Running, bank: Bank) -> None:

@@ -291,13 +291,13 @@ class StoppedCall:
     done = False
 
     def __init__(self) -> None:
-        self.cancelled = 0
+        self.expired = 0
 
     def add_done_callback(self, function: Any) -> None:
         pass
 
-    def cancel(self) -> None:
-        self.cancelled += 1
+    def expire(self) -> None:
+        self.expired += 1
 
 
 def test_deadlines(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_deadlines(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(service.service.engine, "submit", lambda *_, **__: call)
         for handler in ASKS:
             assert record(service, by(handler)) == 504, handler
-        assert call.cancelled == len(ASKS)  # the work is not done
+        assert call.expired == len(ASKS)  # the work is not done
 
 
 def test_before_the_engine_runs_and_after(own: Bank, record: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,6 +345,27 @@ def test_every_documented_status_was_reached(record: Recorder) -> None:
         for status in DOCUMENT["paths"][operation.path][operation.method.lower()]["responses"]
     }
     assert documented - record.seen == set()
+
+
+def test_only_the_administrators_key_answers_under_another_host_name(own: Bank) -> None:
+    with running(again(own), admin="secret") as service:
+        assert service.get("/v1/tasks", Host="evil.example").json()["error"]["code"] == "foreign_host"
+        assert service.get("/v1/tasks", Host="localhost").status == 200
+        known = {"Host": "bank.example", "Authorization": "Bearer secret"}
+        assert service.get("/v1/tasks", **known).status == 200
+        assert service.get("/v1/tasks", **{**known, "Authorization": "Bearer x"}).status == 403
+
+
+def test_names_of_models_may_have_a_slash_and_are_bounded(
+    own: Bank, open_service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own.encoder, "name", "owner/name")
+    for name in ("owner/name", "owner%2Fname"):
+        assert open_service.get(f"/v1/models/{name}").json()["id"] == "owner/name"
+    assert open_service.post("/v1/embeddings", {"model": "owner/name", "input": "a"}).status == 200
+    for where in ("/v1/embeddings", "/classify"):
+        assert open_service.post(where, {"model": "x" * 300, "input": "a"}).status == 422
+    assert open_service.post("/predict", {"model": "x" * 300, "inputs": "a"}).status == 422
 
 
 def test_other_methods_and_routes(open_service: Running) -> None:

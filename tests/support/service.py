@@ -93,9 +93,10 @@ class Running:
 @contextlib.contextmanager
 def running(
     bank: Bank, *, key: str | None = None, admin: str | None = None, jobs: bool = False, encoder: str | None = None,
-    **options: Any,
+    precision: str | None = None, **options: Any,
 ) -> Iterator[Running]:  # fmt: skip
-    """A service in a thread of this process. Options are those of `intarsia serve`."""
+    """A service in a thread of this process. Options are those of `intarsia serve`; `encoder` and `precision` are for
+    the processes of jobs."""
     from intarsia.local_socket import Listener
     from intarsia.service.job_process import Worker
     from intarsia.service.jobs import JobBoard
@@ -104,7 +105,7 @@ def running(
     from intarsia.service.state import Service
 
     chosen = Options(**{"port": 0, "log": "none", "socket": False, "drain_seconds": 5.0, **options})
-    worker = Worker(str(bank.store.folder), encoder, "cpu", None)
+    worker = Worker(str(bank.store.folder), encoder, "cpu", precision)
     board = JobBoard(bank.store.folder, worker, chosen) if jobs else None
     service = Service(bank, chosen, Keys(key, admin), board)
     server = Server(_config(service, chosen), service)
