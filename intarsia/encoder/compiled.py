@@ -27,6 +27,7 @@ from intarsia.kernels import cpu_library
 
 PANEL, LANES = 32, 16  # outputs of a panel, and numbers of a vector, in the compiled function
 BEHIND = ("attention", "ffn")
+INPUT = ".input"  # behind a linear site: the input of the linear layer
 _ACTIVATIONS = {"linear": 0, "gelu_exact": 1, "gelu": 2, "relu": 3, "swish": 4, "tanh": 5}
 _READS = {"output": 0, "input": 1, "normalised": 2}
 Modules = Mapping[tuple[str, int], Any]  # of a model, by site and layer
@@ -57,8 +58,8 @@ class _Site(Structure):
 
 class _Change(Structure):
     _fields_ = (
-        ("a", c_void_p), ("b", c_void_p), ("bias", c_void_p), ("stride", c_int64),
-        ("rank", c_int32), ("scale", c_float),
+        ("a", c_void_p), ("b", c_void_p), ("bias", c_void_p), ("gain", c_void_p), ("input_gain", c_void_p),
+        ("stride", c_int64), ("rank", c_int32), ("scale", c_float),
     )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ class _Pass(Structure):
         ("work", c_void_p), ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
         ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
-        ("scale", c_float), ("eps", c_float),
+        ("scales_up", c_int32), ("scale", c_float), ("eps", c_float),
     )  # fmt: skip
 
 
@@ -131,8 +132,8 @@ class CompiledLayers:
             width=self.shape.width, inner=self._inner, heads=self.shape.heads, owner_count=len(owners),
             segments=batch.rows, middle=0 if relative is None else relative.shape[1] // 2,
             distances=0 if relative is None else relative.shape[1], activation=_ACTIVATIONS["gelu_exact"],
-            int8=self.int8, threads=pass_threads.count(), scale=(self.shape.width // self.shape.heads) ** -0.5,
-            eps=self._eps,
+            int8=self.int8, threads=pass_threads.count(), scales_up=any(table.scales_up for table in tables),
+            scale=(self.shape.width // self.shape.heads) ** -0.5, eps=self._eps,
         )  # fmt: skip
         needed = self._functions.intarsia_work_bytes(ctypes.byref(given))
         if self._work.numel() < needed:
@@ -208,6 +209,7 @@ class _Table(NamedTuple):
     sites: Any  # [layer, sub-layer]
     changes: Any  # [layer, linear]
     has_changes: bool
+    scales_up: bool  # the input of `ffn.up`
 
     @classmethod
     def of(cls, method: SiteMethod, number: int, tensors: Mapping[str, Tensor], shape: Shape) -> _Table:
@@ -220,9 +222,10 @@ class _Table(NamedTuple):
             if name in BEHIND:
                 sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(tensors, f"{layer}.{name}", site)
             else:
-                place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)
-                changes[place] = _change(tensors, f"{layer}.{name}", site)
-        return cls(sites, changes, any(name not in BEHIND for name, _ in parts[number]))
+                place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name.removesuffix(INPUT))
+                _add_change(changes[place], tensors, f"{layer}.{name}", site)
+        names = {name for name, _ in parts[number]}
+        return cls(sites, changes, not names <= {*BEHIND}, f"ffn.up{INPUT}" in names)
 
 
 def _parts(group: Group) -> list[Part]:
@@ -257,8 +260,8 @@ def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Site
     return found
 
 
-def _change(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Change:
-    found = _Change()
+def _add_change(found: _Change, tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> None:
+    """Add what a method does at a linear site, or to the input of a linear layer."""
     if site.difference is not None:
         a, b = tensors[f"{name}.a.weight"], tensors[f"{name}.b.weight"]
         found.a, found.b, found.rank, found.stride = a.data_ptr(), b.data_ptr(), a.shape[1], a.stride(0)
@@ -266,7 +269,10 @@ def _change(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> _Ch
     if site.bias:
         bias = tensors[f"{name}.bias"]
         found.bias, found.stride = bias.data_ptr(), bias.stride(0)
-    return found
+    if site.gain:
+        gain = tensors[f"{name}.gain"]
+        found.stride = gain.stride(0)
+        setattr(found, "input_gain" if name.endswith(INPUT) else "gain", gain.data_ptr())
 
 
 def _owners(groups: Sequence[Group], offsets: Sequence[int]) -> tuple[Any, Any]:

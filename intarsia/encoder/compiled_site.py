@@ -8,9 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class CompiledSite:
-    """What a method does behind a sub-layer ("attention", "ffn"), or to the output of a linear layer (by its site).
+    """What a method does behind a sub-layer ("attention", "ffn"), or to the output of a linear layer (by its site)
+    or to its input (by its site and ".input").
 
-    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA` and `BitFit` give them.
+    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA`, `BitFit` and `IA3` give them.
     """
 
     # Behind a sub-layer.
@@ -22,3 +23,5 @@ class CompiledSite:
     # To the output of a linear layer.
     difference: float | None = None  # the scale of a difference of low rank; None: there is none
     bias: bool = False  # the method has a bias of its own
+    # To the output of a linear layer, or to its input.
+    gain: bool = False  # it is multiplied by a vector, after the difference and the bias

@@ -20,7 +20,7 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
-from intarsia.methods import Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
+from intarsia.methods import IA3, Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
 from intarsia.methods.stack import Residual
 from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
@@ -40,6 +40,8 @@ METHODS: tuple[Method, ...] = (
     LoRA(3, alpha=4.0),
     LoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
     BitFit(),
+    IA3(),
+    IA3(sites=(*LINEAR_SITES, "attention.dense.input", "ffn.up.input", "ffn.down.input"), layers=(0, 2)),
 )
 
 
@@ -80,6 +82,19 @@ def both(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> tuple[Te
     return encoder.forward(batch, groups), encoder.forward(batch, groups, compiled=True)
 
 
+@torch.no_grad()
+def check_alone(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> None:
+    """Check that each row has the bits that it has alone."""
+    batch = pack(rows)
+    mixed = encoder.forward(batch, groups, compiled=True)
+    for of in groups:
+        slots = [slot for slot, count in zip(of.slots, of.rows, strict=True) for _ in range(count)]
+        for row, slot in enumerate(slots, of.first):
+            own = Group(of.method, of.places, of.tensors, 0, (slot,), (1,))
+            alone = encoder.forward(pack([rows[row]]), [own], compiled=True)
+            assert torch.equal(alone, mixed[batch.offsets[row] : batch.offsets[row + 1]]), (row, of.method)
+
+
 def error(expected: Tensor, got: Tensor) -> float:
     return float((expected - got).norm() / expected.norm())
 
@@ -105,8 +120,9 @@ def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
             compiled.add(name)
             expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
             assert error(expected, got) < 1e-5, name
-    assert {"houlsby", "single", "parallel", "pfeiffer", "layernorm", "lora", "bitfit", "lora-all-biases"} <= compiled
-    assert not {"dora", "ia3", "prefix", "pal", "full"} & compiled
+    assert {"houlsby", "single", "parallel", "pfeiffer", "houlsby-invertible"} <= compiled
+    assert {"layernorm", "bitfit", "lora", "lora-all-biases", "ia3"} <= compiled
+    assert not {"dora", "prefix", "pal", "full"} & compiled
 
 
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
@@ -114,17 +130,8 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     rows = segments(encoder, LENGTHS * 3)
     groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
     groups += [group(encoder, LoRA(3, targets=LINEAR_SITES, biases="targets"), 18, (2, 1))]
-    with torch.no_grad():
-        mixed = encoder.forward(pack(rows), groups, compiled=True)
-        batch = pack(rows)
-        for of in groups:
-            row = of.first
-            for slot, count in zip(of.slots, of.rows, strict=True):
-                for _ in range(count):
-                    own = Group(of.method, of.places, of.tensors, 0, (slot,), (1,))
-                    alone = encoder.forward(pack([rows[row]]), [own], compiled=True)
-                    assert torch.equal(alone, mixed[batch.offsets[row] : batch.offsets[row + 1]]), (row, threads)
-                    row += 1
+    groups += [group(encoder, IA3(sites=("key", "attention.dense.input", "ffn.up.input", "ffn.up")), 21, (1, 1))]
+    check_alone(encoder, rows, groups)
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
@@ -138,14 +145,19 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, found[number % 2]) for number, one in enumerate(found))
 
 
-def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(threads: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "tensor"),
+    [(Bottleneck(5), "0.attention.output.up.bias"), (IA3(sites=("ffn.up.input",)), "0.ffn.up.input.gain")],
+    ids=["adapter", "gain"],
+)
+def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(method: Method, tensor: str, threads: int) -> None:
     encoder = tiny_compiled()
     rows = segments(encoder)
-    whole = group(encoder, Bottleneck(5), 0, (2, 2, 4))
+    whole = group(encoder, method, 0, (2, 2, 4))
     with torch.no_grad():
         batch = pack(rows)
         before = encoder.forward(batch, [whole], compiled=True)
-        whole.tensors["0.attention.output.up.bias"][whole.slots[1]] = float("nan")
+        whole.tensors[tensor][whole.slots[1]] = float("nan")
         after = encoder.forward(batch, [whole], compiled=True)
     first, last = batch.offsets[2], batch.offsets[4]
     assert after[first:last].isnan().all()
@@ -205,14 +217,16 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     if library is None or not library.intarsia_int8():
         pytest.skip("this processor has no products of bytes")
     encoder = tiny_compiled()
-    rows, of = segments(encoder), group(encoder, Bottleneck(5), 0, (8,))
-    exact, _ = both(encoder, rows, [of])
+    rows = segments(encoder)
+    groups = [group(encoder, Bottleneck(5), 0, (1, 2)), group(encoder, IA3(), 3, (2, 1))]
+    exact, _ = both(encoder, rows, groups)
     monkeypatch.setattr(int8_probe, "require", lambda *_: None)  # without the trial of the speed
     encoder.use_int8()
     assert encoder.compiled is not None and encoder.compiled.int8
     # A number that lies between two bytes may take either, so the two have different errors of one size.
-    by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, [of]))
+    by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, groups))
     assert 0 < compiled < 1.2 * by_pytorch < 0.05
+    check_alone(encoder, rows, groups)
     with torch.no_grad():
         batch = pack(rows)
         got = encoder.forward(batch, compiled=True)
@@ -273,6 +287,7 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     for parts in (
         (language, Pfeiffer(4)),
         (language, sparse, Bottleneck(6)),
+        (sparse, IA3(sites=("key", "ffn.up", "ffn.down.input")), LoRA(3, targets=LINEAR_SITES), IA3()),
         (frozen.add("houlsby", Bottleneck(9, parallel=residual == "library")), LoRA(3, alpha=4.0), LayerNorms()),
     ):
         stack = Stack(*parts, residual=residual)

@@ -25,12 +25,14 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
     int32_t size, activation, reads, restarts;    /* restarts: it is added to the sub-layer's own output */
 } Site;
 
-typedef struct { /* what a method does to the output of a linear layer; the tensors of slot 0 */
-    const float *a, *b;  /* a difference of low rank; NULL: none */
-    const float *bias;   /* in the place of the base's; NULL: the base's */
+typedef struct { /* what a method does to the input and the output of a linear layer; the tensors of slot 0 */
+    const float *a, *b;       /* a difference of low rank; NULL: none */
+    const float *bias;        /* in the place of the base's; NULL: the base's */
+    const float *gain;        /* of the output; NULL: none */
+    const float *input_gain;  /* of the input; NULL: none */
     int64_t stride;
     int32_t rank;
-    float scale;         /* of the difference */
+    float scale;              /* of the difference */
 } Change;
 
 typedef struct { int32_t table, slot; } Use; /* of a table of slots, by an owner; a stack of methods has several */
@@ -50,5 +52,6 @@ typedef struct {
     int32_t layer_count, first, last; /* layers to run: first (inclusive) to last (exclusive) */
     int32_t width, inner, heads, owner_count, segments, middle, distances;
     int32_t activation, int8, threads;
+    int32_t scales_up;        /* some method scales the input of `up` */
     float scale, eps;
 } Pass;

@@ -140,6 +140,12 @@ static int behind(Run *run, int layer, int which, int first, int last) {
     return 0;
 }
 
+/* Multiply `rows` rows, which are `ld` apart, by a gain [width]; a width of whole vectors. */
+static void multiply(float *x, int64_t ld, int rows, const float *gain, int width) {
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < width; k += LANES) store(x + r * ld + k, load(x + r * ld + k) * load(gain + k));
+}
+
 /* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
  * `last`; x and y begin with the token `start`. */
 static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
@@ -167,9 +173,28 @@ static int change(Run *run, int layer, int which, const Linear *of, int column, 
                 for (int t = from; t < to; t++)
                     for (int k = 0; k < outputs; k++)
                         y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
+            if (found->gain) multiply(y + (from - start) * ld + column, ld, to - from, found->gain + at, outputs);
         }
     }
     return 0;
+}
+
+/* Scale the columns from `column` to `last_column` of the inputs x of a linear layer, whose rows are `ld` apart, for the
+ * tokens from `first` to `last`; x begins with the token `start`. */
+static void scale_inputs(const Pass *pass, int layer, int which, float *x, int64_t ld, int column, int last_column,
+                         int start, int first, int last) {
+    for (int o = 0; o < pass->owner_count; o++) {
+        Owner owner = pass->owners[o];
+        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
+        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
+            Use use = pass->uses[u];
+            const Change *found = pass->changes + ((int64_t)use.table * pass->layer_count + layer) * 6 + which;
+            const float *gain = found->input_gain;
+            if (gain)
+                multiply(x + (from - start) * ld + column, ld, to - from, gain + found->stride * use.slot + column,
+                      last_column - column);
+        }
+    }
 }
 
 /* The layers for the segments from `from` to `to`, as a member of a team; `slot`: of the buffers of a thread. */
@@ -197,8 +222,11 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
             MEET;
         }
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
-            int segment = from + item / pass->heads, first = pass->offsets[segment];
-            failed |= attend(pass, run->qkv, first, pass->offsets[segment + 1] - first, item % pass->heads, run->mixed);
+            int segment = from + item / pass->heads, head = item % pass->heads, depth = width / pass->heads;
+            int first = pass->offsets[segment], last = pass->offsets[segment + 1];
+            failed |= attend(pass, run->qkv, first, last - first, head, run->mixed);
+            if (pass->changes)
+                scale_inputs(pass, l, 3, run->mixed, width, head * depth, (head + 1) * depth, 0, first, last);
         }
         MEET;
         PRODUCT(mixed, tokens, &layer->dense, 0, sub);
@@ -210,6 +238,14 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
             int count = tokens - first < CHUNK ? tokens - first : CHUNK, begin = start + first;
             const float *rows = x + (int64_t)first * width;
             float *out = sub + (int64_t)first * width;
+            if (pass->scales_up) { /* a copy of the inputs, where the outputs will be: the states stay as they are */
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                memcpy(out + (int64_t)(one - begin) * width, rows + (int64_t)(one - begin) * width,
+                       (size_t)(end - one) * width * 4);
+                scale_inputs(pass, l, 4, out, width, 0, width, begin, one, end);
+                rows = out;
+                MEET;
+            }
             PRODUCT(rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
             MEET;
             if (pass->changes) {
@@ -218,6 +254,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
                 float *at = inner + (int64_t)(one - begin) * pass->inner;
                 for (float *stop = inner + (int64_t)(end - begin) * pass->inner; at < stop; at += LANES)
                     store(at, activate(load(at), pass->activation));
+                scale_inputs(pass, l, 5, inner, pass->inner, 0, pass->inner, begin, one, end);
                 MEET;
             }
             PRODUCT(inner, count, &layer->down, 0, out);
