@@ -11,7 +11,7 @@ class CompiledSite:
     """What a method does behind a sub-layer ("attention", "ffn"), or to the output of a linear layer (by its site)
     or to its input (by its site and ".input").
 
-    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA`, `BitFit` and `IA3` give them.
+    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA`, `DoRA`, `BitFit` and `IA3` give them.
     """
 
     # Behind a sub-layer.
@@ -22,6 +22,7 @@ class CompiledSite:
     norm: Literal["base", "own", "own bias"] = "base"  # the LayerNorm behind the adapter
     # To the output of a linear layer.
     difference: float | None = None  # the scale of a difference of low rank; None: there is none
+    magnitude: bool = False  # of the rows of the changed weight, as DoRA has it
     bias: bool = False  # the method has a bias of its own
     # To the output of a linear layer, or to its input.
-    gain: bool = False  # it is multiplied by a vector, after the difference and the bias
+    gain: bool = False  # it is multiplied by a vector

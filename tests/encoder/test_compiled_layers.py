@@ -40,6 +40,8 @@ METHODS: tuple[Method, ...] = (
     LoRA(3, alpha=4.0),
     LoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
     BitFit(),
+    DoRA(3, alpha=4.0),
+    DoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
     IA3(),
     IA3(sites=(*LINEAR_SITES, "attention.dense.input", "ffn.up.input", "ffn.down.input"), layers=(0, 2)),
 )
@@ -121,8 +123,8 @@ def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
             expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
             assert error(expected, got) < 1e-5, name
     assert {"houlsby", "single", "parallel", "pfeiffer", "houlsby-invertible"} <= compiled
-    assert {"layernorm", "bitfit", "lora", "lora-all-biases", "ia3"} <= compiled
-    assert not {"dora", "prefix", "pal", "full"} & compiled
+    assert {"layernorm", "bitfit", "lora", "lora-all-biases", "dora", "dora-all-biases", "ia3"} <= compiled
+    assert not {"prefix", "pal", "full"} & compiled
 
 
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
@@ -131,6 +133,7 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
     groups += [group(encoder, LoRA(3, targets=LINEAR_SITES, biases="targets"), 18, (2, 1))]
     groups += [group(encoder, IA3(sites=("key", "attention.dense.input", "ffn.up.input", "ffn.up")), 21, (1, 1))]
+    groups += [group(encoder, DoRA(2, biases="targets"), 23, (1,))]
     check_alone(encoder, rows, groups)
 
 
@@ -147,8 +150,12 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 @pytest.mark.parametrize(
     ("method", "tensor"),
-    [(Bottleneck(5), "0.attention.output.up.bias"), (IA3(sites=("ffn.up.input",)), "0.ffn.up.input.gain")],
-    ids=["adapter", "gain"],
+    [
+        (Bottleneck(5), "0.attention.output.up.bias"),
+        (IA3(sites=("ffn.up.input",)), "0.ffn.up.input.gain"),
+        (DoRA(2), "0.query.a.weight"),
+    ],
+    ids=["adapter", "gain", "magnitude"],
 )
 def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(method: Method, tensor: str, threads: int) -> None:
     encoder = tiny_compiled()
@@ -218,14 +225,18 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
         pytest.skip("this processor has no products of bytes")
     encoder = tiny_compiled()
     rows = segments(encoder)
-    groups = [group(encoder, Bottleneck(5), 0, (1, 2)), group(encoder, IA3(), 3, (2, 1))]
+    groups = [
+        group(encoder, Bottleneck(5), 0, (1, 2)),
+        group(encoder, IA3(), 3, (2, 1)),
+        group(encoder, DoRA(2), 6, (1, 1)),
+    ]
     exact, _ = both(encoder, rows, groups)
     monkeypatch.setattr(int8_probe, "require", lambda *_: None)  # without the trial of the speed
     encoder.use_int8()
     assert encoder.compiled is not None and encoder.compiled.int8
     # A number that lies between two bytes may take either, so the two have different errors of one size.
     by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, groups))
-    assert 0 < compiled < 1.2 * by_pytorch < 0.05
+    assert 0 < compiled < 1.2 * by_pytorch < 0.1
     check_alone(encoder, rows, groups)
     with torch.no_grad():
         batch = pack(rows)
@@ -245,7 +256,7 @@ def test_other_bases_run_in_pytorch(family: str) -> None:
 
 def test_methods_that_do_more_run_in_pytorch() -> None:
     shape = tiny_compiled().shape
-    for method in (DoRA(2), Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
+    for method in (Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
         assert not can_compile(shape, method)
 
 
@@ -277,6 +288,19 @@ def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.Monke
     assert cpu_library.load() is not None
 
 
+def test_magnitudes_follow_what_is_put_into_a_slot() -> None:
+    encoder, method = tiny_compiled(), DoRA(3)
+    rows, specs = segments(encoder), method.tensors(encoder.shape)
+    slots = Slots(specs, 3)
+    of = Group(method, method.places(encoder.shape), slots.tensors, 0, (2, 0), (3, 5))
+    for seed in range(3):
+        for slot in (0, 2)[seed % 2 :]:
+            torch.manual_seed(10 * seed + slot)
+            slots.put(slot, {k: v + 0.2 * torch.randn(v.shape) for k, v in start(specs, encoder, slot).items()})
+        expected, got = both(encoder, rows, [of])
+        assert error(expected, got) < 1e-5
+
+
 @pytest.mark.parametrize("residual", ["library", "paper"])
 def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     encoder = tiny_compiled()
@@ -288,6 +312,7 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
         (language, Pfeiffer(4)),
         (language, sparse, Bottleneck(6)),
         (sparse, IA3(sites=("key", "ffn.up", "ffn.down.input")), LoRA(3, targets=LINEAR_SITES), IA3()),
+        (language, DoRA(2, targets=("query", "ffn.down"))),
         (frozen.add("houlsby", Bottleneck(9, parallel=residual == "library")), LoRA(3, alpha=4.0), LayerNorms()),
     ):
         stack = Stack(*parts, residual=residual)
@@ -304,7 +329,7 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
 def test_other_compositions_run_in_pytorch() -> None:
     encoder = tiny_compiled()
     part = Frozen(encoder).add("a", Pfeiffer(4))
-    for method in (Fuse(part, part), Average(part, part), Stack(part, DoRA(2)), Stack(part, Fuse(part, part))):
+    for method in (Fuse(part, part), Average(part, part), Stack(part, Fuse(part, part))):
         assert not can_compile(encoder.shape, method)
     inner = Stack(part, Pfeiffer(3))
     assert can_compile(encoder.shape, Stack(inner, Pfeiffer(2)))

@@ -1,4 +1,4 @@
-/* What Python gives: intarsia/encoder/compiled.py has the same structures. */
+/* What Python gives: intarsia/encoder/compiled_structures.py has the same structures. */
 
 #pragma once
 #include <stdint.h>
@@ -28,10 +28,10 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
 typedef struct { /* what a method does to the input and the output of a linear layer; the tensors of slot 0 */
     const float *a, *b;       /* a difference of low rank; NULL: none */
     const float *bias;        /* in the place of the base's; NULL: the base's */
-    const float *gain;        /* of the output; NULL: none */
+    const float *gain;        /* of the output, or of the output without the base's bias; NULL: none */
     const float *input_gain;  /* of the input; NULL: none */
-    int64_t stride;
-    int32_t rank;
+    int64_t stride, gain_stride;
+    int32_t rank, magnitudes; /* magnitudes: the gain is that of DoRA, without the 1 */
     float scale;              /* of the difference */
 } Change;
 

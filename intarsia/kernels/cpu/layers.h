@@ -146,6 +146,15 @@ static void multiply(float *x, int64_t ld, int rows, const float *gain, int widt
         for (int k = 0; k < width; k += LANES) store(x + r * ld + k, load(x + r * ld + k) * load(gain + k));
 }
 
+/* DoRA: scale the outputs y of `rows` tokens, which are `ld` apart, without their bias. */
+static void add_magnitudes(float *y, int64_t ld, int rows, const float *gain, const float *bias, int width) {
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < width; k += LANES) {
+            vf old = load(y + r * ld + k);
+            store(y + r * ld + k, old + load(gain + k) * (old - load(bias + k)));
+        }
+}
+
 /* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
  * `last`; x and y begin with the token `start`. */
 static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
@@ -169,11 +178,16 @@ static int change(Run *run, int layer, int which, const Linear *of, int column, 
                 slot_product(low, count, found->rank, found->b + at, 0, outputs, 0, found->scale,
                              y + (t - start) * ld + column, ld);
             }
+            float *mine = y + (from - start) * ld + column;
+            const float *gain = found->gain + found->gain_stride * use.slot;
+            if (found->gain && found->magnitudes)
+                add_magnitudes(mine, ld, to - from, gain, of->bias + column, outputs);
+            else if (found->gain)
+                multiply(mine, ld, to - from, gain, outputs);
             if (found->bias)
                 for (int t = from; t < to; t++)
                     for (int k = 0; k < outputs; k++)
                         y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
-            if (found->gain) multiply(y + (from - start) * ld + column, ld, to - from, found->gain + at, outputs);
         }
     }
     return 0;

@@ -1,0 +1,85 @@
+"""The addresses of the tensors of methods in slots, for the compiled function of CPU passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from intarsia.encoder.compiled_site import CompiledSite
+from intarsia.encoder.compiled_structures import LinearTensors, SiteTensors
+from intarsia.encoder.magnitudes import Magnitudes, WeightAt
+from intarsia.encoder.shape import Shape
+from intarsia.encoder.site_method import SiteMethod
+from intarsia.encoder.sites import LINEAR_SITES
+
+BEHIND = ("attention", "ffn")
+INPUT = ".input"  # behind a linear site: the input of the linear layer
+ACTIVATIONS = {"linear": 0, "gelu_exact": 1, "gelu": 2, "relu": 3, "swish": 4, "tanh": 5}
+_READS = {"output": 0, "input": 1, "normalised": 2}
+
+
+class Table(NamedTuple):
+    """The addresses of the tensors of one table of slots."""
+
+    sites: Any  # [layer, sub-layer]
+    changes: Any  # [layer, linear]
+    has_changes: bool
+    scales_up: bool  # the input of `ffn.up`
+    magnitudes: Magnitudes | None
+
+    @classmethod
+    def of(
+        cls, method: SiteMethod, number: int, tensors: Mapping[str, Tensor], shape: Shape, weight_at: WeightAt
+    ) -> Table:
+        """`number`: of the part of the method."""
+        parts = method.compiled_parts(shape)
+        assert parts is not None, "only methods that can be compiled are in compiled passes"
+        sites = (SiteTensors * (shape.layers * len(BEHIND)))()
+        changes = (LinearTensors * (shape.layers * len(LINEAR_SITES)))()
+        for (name, layer), site in parts[number].items():
+            if name in BEHIND:
+                sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(tensors, f"{layer}.{name}", site)
+            else:
+                place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name.removesuffix(INPUT))
+                _add_change(changes[place], tensors, f"{layer}.{name}", site)
+        scaled = {place: site.difference for place, site in parts[number].items() if site.magnitude}
+        magnitudes = Magnitudes.of(scaled, tensors, weight_at) if scaled else None
+        if magnitudes is not None:
+            for (name, layer), gain in magnitudes.gains.items():
+                change = changes[layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)]
+                change.gain, change.gain_stride, change.magnitudes = gain.data_ptr(), gain.stride(0), True
+        names = {name for name, _ in parts[number]}
+        return cls(sites, changes, not names <= {*BEHIND}, f"ffn.up{INPUT}" in names, magnitudes)
+
+
+def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteTensors:
+    found = SiteTensors()
+    if site.adapter:
+        names = [f"{name}.output.{part}" for part in ("down.weight", "down.bias", "up.weight", "up.bias")]
+        found.down, found.down_bias, found.up, found.up_bias = (tensors[n].data_ptr() for n in names)
+        found.size, found.stride = tensors[names[0]].shape[1], tensors[names[0]].stride(0)
+        found.activation, found.reads = ACTIVATIONS[site.activation], _READS[site.reads]
+        found.restarts = site.restarts
+    if site.norm != "base":
+        bias = tensors[f"{name}.norm.bias"]
+        found.bias, found.stride = bias.data_ptr(), bias.stride(0)
+    if site.norm == "own":
+        found.gain = tensors[f"{name}.norm.weight"].data_ptr()
+    return found
+
+
+def _add_change(found: LinearTensors, tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> None:
+    """Add what a method does at a linear site, or to the input of a linear layer."""
+    if site.difference is not None:
+        a, b = tensors[f"{name}.a.weight"], tensors[f"{name}.b.weight"]
+        found.a, found.b, found.rank, found.stride = a.data_ptr(), b.data_ptr(), a.shape[1], a.stride(0)
+        found.scale = site.difference
+    if site.bias:
+        bias = tensors[f"{name}.bias"]
+        found.bias, found.stride = bias.data_ptr(), bias.stride(0)
+    if site.gain:
+        gain = tensors[f"{name}.gain"]
+        found.stride = found.gain_stride = gain.stride(0)
+        setattr(found, "input_gain" if name.endswith(INPUT) else "gain", gain.data_ptr())
