@@ -17,7 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from intarsia.encoder import pass_threads
-from intarsia.encoder.compiled_structures import CompiledPass, Layer, Linear, LinearTensors, Owner, SiteTensors, Use
+from intarsia.encoder.compiled_structures import (
+    CompiledPass,
+    Layer,
+    Linear,
+    LinearTensors,
+    Owner,
+    PrefixTensors,
+    SiteTensors,
+    Use,
+)
 from intarsia.encoder.compiled_tables import ACTIVATIONS, BEHIND, Table
 from intarsia.encoder.parts import Part, leaves
 from intarsia.encoder.routed import Gelu, Group, Pass
@@ -32,7 +41,7 @@ _TABLES = 64  # tables of slots whose addresses are kept
 
 def can_compile(shape: Shape, method: Any) -> bool:
     """Return whether compiled passes can have a method, on a base that they can have."""
-    parts = None if method.changes_base or method.position_offset else method.compiled_parts(shape)
+    parts = None if method.changes_base else method.compiled_parts(shape)
     return parts is not None and all(site.activation in ACTIVATIONS for part in parts for site in part.values())
 
 
@@ -70,10 +79,12 @@ class CompiledLayers:
         owners, uses = _owners(current.groups, batch.offsets)
         sites = _joined(SiteTensors, [table.sites for table in tables])
         changes = _joined(LinearTensors, [table.changes for table in tables])
+        prefixes = _joined(PrefixTensors, [table.prefixes for table in tables])
         relative = None if self._relative is None else self._relative(batch.longest, current)
         given = CompiledPass(
             layers=self._layers, sites=sites, owners=owners, uses=uses,
             changes=changes if any(table.has_changes for table in tables) else None, offsets=offsets,
+            prefixes=prefixes if any(table.has_prefixes for table in tables) else None,
             relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
             layer_count=self.shape.layers, first=max(span.first, 0),
             last=self.shape.layers if span.end is None else span.end,

@@ -8,10 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class CompiledSite:
-    """What a method does behind a sub-layer ("attention", "ffn"), or to the output of a linear layer (by its site)
-    or to its input (by its site and ".input").
+    """What a method does behind a sub-layer ("attention", "ffn"), to the output of a linear layer (by its site),
+    to its input (by its site and ".input"), or to the attention ("attention.prefix").
 
-    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA`, `DoRA`, `BitFit` and `IA3` give them.
+    Its tensors have the names that `Bottleneck`, `LayerNorms`, `LoRA`, `DoRA`, `BitFit`, `IA3` and `Prefix` give them.
+    Keys and values of a prefix need no description.
     """
 
     # Behind a sub-layer.

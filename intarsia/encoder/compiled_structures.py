@@ -34,6 +34,10 @@ class LinearTensors(Structure):
     )  # fmt: skip
 
 
+class PrefixTensors(Structure):
+    _fields_ = (("keys", c_void_p), ("values", c_void_p), ("stride", c_int64), ("size", c_int32))
+
+
 class Use(Structure):
     _fields_ = (("table", c_int32), ("slot", c_int32))
 
@@ -45,8 +49,9 @@ class Owner(Structure):
 class CompiledPass(Structure):
     _fields_ = (
         ("layers", POINTER(Layer)), ("sites", POINTER(SiteTensors)), ("changes", POINTER(LinearTensors)),
-        ("uses", POINTER(Use)), ("owners", POINTER(Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p),
-        ("states", c_void_p), ("work", c_void_p), ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
+        ("prefixes", POINTER(PrefixTensors)), ("uses", POINTER(Use)), ("owners", POINTER(Owner)),
+        ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
+        ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
         ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
         ("scales_up", c_int32), ("scale", c_float), ("eps", c_float),

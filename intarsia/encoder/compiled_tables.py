@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from intarsia.encoder.compiled_site import CompiledSite
-from intarsia.encoder.compiled_structures import LinearTensors, SiteTensors
+from intarsia.encoder.compiled_structures import LinearTensors, PrefixTensors, SiteTensors
 from intarsia.encoder.magnitudes import Magnitudes, WeightAt
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.site_method import SiteMethod
-from intarsia.encoder.sites import LINEAR_SITES
+from intarsia.encoder.sites import LINEAR_SITES, PREFIX
 
 BEHIND = ("attention", "ffn")
 INPUT = ".input"  # behind a linear site: the input of the linear layer
@@ -25,7 +25,9 @@ class Table(NamedTuple):
 
     sites: Any  # [layer, sub-layer]
     changes: Any  # [layer, linear]
+    prefixes: Any  # [layer]
     has_changes: bool
+    has_prefixes: bool
     scales_up: bool  # the input of `ffn.up`
     magnitudes: Magnitudes | None
 
@@ -38,8 +40,11 @@ class Table(NamedTuple):
         assert parts is not None, "only methods that can be compiled are in compiled passes"
         sites = (SiteTensors * (shape.layers * len(BEHIND)))()
         changes = (LinearTensors * (shape.layers * len(LINEAR_SITES)))()
+        prefixes = (PrefixTensors * shape.layers)()
         for (name, layer), site in parts[number].items():
-            if name in BEHIND:
+            if name == PREFIX:
+                prefixes[layer] = _prefix(tensors, f"{layer}.{name}")
+            elif name in BEHIND:
                 sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(tensors, f"{layer}.{name}", site)
             else:
                 place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name.removesuffix(INPUT))
@@ -51,7 +56,8 @@ class Table(NamedTuple):
                 change = changes[layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)]
                 change.gain, change.gain_stride, change.magnitudes = gain.data_ptr(), gain.stride(0), True
         names = {name for name, _ in parts[number]}
-        return cls(sites, changes, not names <= {*BEHIND}, f"ffn.up{INPUT}" in names, magnitudes)
+        has_changes = not names <= {*BEHIND, PREFIX}
+        return cls(sites, changes, prefixes, has_changes, PREFIX in names, f"ffn.up{INPUT}" in names, magnitudes)
 
 
 def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteTensors:
@@ -68,6 +74,11 @@ def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteT
     if site.norm == "own":
         found.gain = tensors[f"{name}.norm.weight"].data_ptr()
     return found
+
+
+def _prefix(tensors: Mapping[str, Tensor], name: str) -> PrefixTensors:
+    keys, values = tensors[f"{name}.key"], tensors[f"{name}.value"]
+    return PrefixTensors(keys.data_ptr(), values.data_ptr(), keys.stride(0), keys.shape[1])
 
 
 def _add_change(found: LinearTensors, tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> None:

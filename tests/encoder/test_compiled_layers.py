@@ -20,7 +20,20 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
-from intarsia.methods import IA3, Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
+from intarsia.methods import (
+    IA3,
+    Average,
+    BitFit,
+    Bottleneck,
+    DoRA,
+    Fuse,
+    LayerNorms,
+    LoRA,
+    Method,
+    Pfeiffer,
+    Prefix,
+    Stack,
+)
 from intarsia.methods.stack import Residual
 from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
@@ -42,6 +55,9 @@ METHODS: tuple[Method, ...] = (
     BitFit(),
     DoRA(3, alpha=4.0),
     DoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
+    Prefix(1),
+    Prefix(37, layers=(0, 2)),
+    Prefix(3, offset=2),
     IA3(),
     IA3(sites=(*LINEAR_SITES, "attention.dense.input", "ffn.up.input", "ffn.down.input"), layers=(0, 2)),
 )
@@ -61,9 +77,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def segments(encoder: Encoder, lengths: tuple[int, ...] = LENGTHS) -> list[Segment]:
+def segments(encoder: Encoder, lengths: tuple[int, ...] = LENGTHS, offset: int = 0) -> list[Segment]:
     torch.manual_seed(0)
-    return [Segment(torch.randint(5, 40, (min(n, encoder.max_length),)).tolist()) for n in lengths]
+    return [Segment(torch.randint(5, 40, (min(n, encoder.max_length - offset),)).tolist()) for n in lengths]
 
 
 def group(encoder: Encoder, method: Method, first: int, rows: tuple[int, ...]) -> Group:
@@ -110,21 +126,24 @@ def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
     assert error(expected, got) < 1e-5
     for method in METHODS:
         assert can_compile(encoder.shape, method)
+        rows = segments(encoder, offset=method.position_offset)
         expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
         assert error(expected, got) < 1e-5, method
 
 
 def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     encoder = tiny_compiled()
-    rows, compiled = segments(encoder), set()
+    compiled = set()
     for name, method in (SMALL | FORMS).items():
         if can_compile(encoder.shape, method := method.sized(encoder.shape)):
             compiled.add(name)
+            rows = segments(encoder, offset=method.position_offset)
             expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
             assert error(expected, got) < 1e-5, name
     assert {"houlsby", "single", "parallel", "pfeiffer", "houlsby-invertible"} <= compiled
     assert {"layernorm", "bitfit", "lora", "lora-all-biases", "dora", "dora-all-biases", "ia3"} <= compiled
-    assert not {"prefix", "pal", "full"} & compiled
+    assert {"prefix", "prefix-offset"} <= compiled
+    assert not {"pal", "full"} & compiled
 
 
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
@@ -133,7 +152,7 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
     groups += [group(encoder, LoRA(3, targets=LINEAR_SITES, biases="targets"), 18, (2, 1))]
     groups += [group(encoder, IA3(sites=("key", "attention.dense.input", "ffn.up.input", "ffn.up")), 21, (1, 1))]
-    groups += [group(encoder, DoRA(2, biases="targets"), 23, (1,))]
+    groups = [group(encoder, Prefix(30), 0, (1,)), *groups, group(encoder, DoRA(2, biases="targets"), 23, (1,))]
     check_alone(encoder, rows, groups)
 
 
@@ -154,8 +173,9 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         (Bottleneck(5), "0.attention.output.up.bias"),
         (IA3(sites=("ffn.up.input",)), "0.ffn.up.input.gain"),
         (DoRA(2), "0.query.a.weight"),
+        (Prefix(2), "0.attention.prefix.key"),
     ],
-    ids=["adapter", "gain", "magnitude"],
+    ids=["adapter", "gain", "magnitude", "prefix"],
 )
 def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(method: Method, tensor: str, threads: int) -> None:
     encoder = tiny_compiled()
@@ -228,7 +248,8 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     groups = [
         group(encoder, Bottleneck(5), 0, (1, 2)),
         group(encoder, IA3(), 3, (2, 1)),
-        group(encoder, DoRA(2), 6, (1, 1)),
+        group(encoder, DoRA(2), 6, (1,)),
+        group(encoder, Prefix(3), 7, (1,)),
     ]
     exact, _ = both(encoder, rows, groups)
     monkeypatch.setattr(int8_probe, "require", lambda *_: None)  # without the trial of the speed
@@ -313,6 +334,7 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
         (language, sparse, Bottleneck(6)),
         (sparse, IA3(sites=("key", "ffn.up", "ffn.down.input")), LoRA(3, targets=LINEAR_SITES), IA3()),
         (language, DoRA(2, targets=("query", "ffn.down"))),
+        (frozen.add("prefix", Prefix(5)), LoRA(3), Prefix(2, layers=(1,))),
         (frozen.add("houlsby", Bottleneck(9, parallel=residual == "library")), LoRA(3, alpha=4.0), LayerNorms()),
     ):
         stack = Stack(*parts, residual=residual)

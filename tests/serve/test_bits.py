@@ -27,6 +27,7 @@ METHODS: tuple[Method, ...] = (
     LoRA(2),
     DoRA(2),
     Prefix(2),
+    Prefix(35, layers=(1,), offset=1),
     BitFit(),
     IA3(sites=("key", "attention.dense.input", "ffn.up")),
     Bottleneck(3, activation="gelu_exact", norm_before=True, norm_after="sum", learned_scaling="channel", scaling=2.0),

@@ -35,6 +35,12 @@ typedef struct { /* what a method does to the input and the output of a linear l
     float scale;              /* of the difference */
 } Change;
 
+typedef struct { /* keys and values [size, width] beside those of a segment; the tensors of slot 0 */
+    const float *keys, *values;
+    int64_t stride;
+    int32_t size; /* 0: none */
+} Prefix;
+
 typedef struct { int32_t table, slot; } Use; /* of a table of slots, by an owner; a stack of methods has several */
 
 typedef struct { int32_t first, last, first_use, last_use; } Owner; /* of tokens; without uses: the plain base */
@@ -43,6 +49,7 @@ typedef struct {
     const Layer *layers;
     const Site *sites;         /* [table, layer, 2] */
     const Change *changes;     /* [table, layer, 6]: query, key, value, dense, up, down; NULL: none in this pass */
+    const Prefix *prefixes;    /* [table, layer]; NULL: none in this pass */
     const Use *uses;
     const Owner *owners;       /* they cover all tokens, in order */
     const int32_t *offsets;    /* [segments + 1] */

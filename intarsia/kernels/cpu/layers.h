@@ -238,7 +238,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
             int segment = from + item / pass->heads, head = item % pass->heads, depth = width / pass->heads;
             int first = pass->offsets[segment], last = pass->offsets[segment + 1];
-            failed |= attend(pass, run->qkv, first, last - first, head, run->mixed);
+            failed |= attend(pass, l, run->qkv, first, last - first, head, run->mixed);
             if (pass->changes)
                 scale_inputs(pass, l, 3, run->mixed, width, head * depth, (head + 1) * depth, 0, first, last);
         }
