@@ -27,3 +27,8 @@ class CompiledSite:
     bias: bool = False  # the method has a bias of its own
     # To the output of a linear layer, or to its input.
     gain: bool = False  # it is multiplied by a vector
+    # As a part of a mean.
+    weight: float = 1.0  # of what it adds, and of its LayerNorm
+    mean: Literal[0, 1, 2] = 0  # 1: the first part with an adapter here; 2: a further one
+    norm_mean: Literal[0, 1, 2] = 0  # the same for its LayerNorm
+    rest: float = 0.0  # of the base's LayerNorm, in the first norm

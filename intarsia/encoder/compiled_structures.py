@@ -24,13 +24,15 @@ class SiteTensors(Structure):
         ("down", c_void_p), ("down_bias", c_void_p), ("up", c_void_p), ("up_bias", c_void_p),
         ("gain", c_void_p), ("bias", c_void_p), ("stride", c_int64),
         ("size", c_int32), ("activation", c_int32), ("reads", c_int32), ("restarts", c_int32),
+        ("mean", c_int32), ("norm_mean", c_int32), ("weight", c_float), ("rest", c_float),
     )  # fmt: skip
 
 
 class LinearTensors(Structure):
     _fields_ = (
         ("a", c_void_p), ("b", c_void_p), ("bias", c_void_p), ("gain", c_void_p), ("input_gain", c_void_p),
-        ("stride", c_int64), ("gain_stride", c_int64), ("rank", c_int32), ("magnitudes", c_int32), ("scale", c_float),
+        ("stride", c_int64), ("gain_stride", c_int64), ("rank", c_int32), ("magnitudes", c_int32),
+        ("scale", c_float), ("weight", c_float),
     )  # fmt: skip
 
 

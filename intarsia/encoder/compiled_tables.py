@@ -61,7 +61,7 @@ class Table(NamedTuple):
 
 
 def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteTensors:
-    found = SiteTensors()
+    found = SiteTensors(mean=site.mean, norm_mean=site.norm_mean, weight=site.weight, rest=site.rest)
     if site.adapter:
         names = [f"{name}.output.{part}" for part in ("down.weight", "down.bias", "up.weight", "up.bias")]
         found.down, found.down_bias, found.up, found.up_bias = (tensors[n].data_ptr() for n in names)
@@ -86,10 +86,10 @@ def _add_change(found: LinearTensors, tensors: Mapping[str, Tensor], name: str, 
     if site.difference is not None:
         a, b = tensors[f"{name}.a.weight"], tensors[f"{name}.b.weight"]
         found.a, found.b, found.rank, found.stride = a.data_ptr(), b.data_ptr(), a.shape[1], a.stride(0)
-        found.scale = site.difference
+        found.scale = site.difference * site.weight
     if site.bias:
         bias = tensors[f"{name}.bias"]
-        found.bias, found.stride = bias.data_ptr(), bias.stride(0)
+        found.bias, found.stride, found.weight = bias.data_ptr(), bias.stride(0), site.weight
     if site.gain:
         gain = tensors[f"{name}.gain"]
         found.stride = found.gain_stride = gain.stride(0)

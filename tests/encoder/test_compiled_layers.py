@@ -348,10 +348,36 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
         assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
 
 
+@pytest.mark.parametrize("inside", ["alone", "in a stack"])
+def test_averages_are_as_in_pytorch(inside: str, threads: int) -> None:
+    encoder = tiny_compiled()
+    frozen = Frozen(encoder)
+    parts = (
+        frozen.add("pfeiffer", Pfeiffer(7)),
+        frozen.add("houlsby", Bottleneck(5, layers=(0, 2)), seed=1),
+        Bottleneck(4, parallel=True, norms=False),
+        frozen.add("biases", BitFit(), seed=2),
+        LoRA(3, targets=LINEAR_SITES, biases="targets"),
+        frozen.add("norms", LayerNorms(), seed=3),
+    )
+    plain = group(encoder, Bottleneck(5), 6, (2,))
+    for average in (Average(*parts[:2]), Average(*parts, weights=(0.5, 0.25, -0.125, 0.125, 0.125, 0.125))):
+        method = average if inside == "alone" else Stack(frozen.add("language", Bottleneck(3)), average, Pfeiffer(2))
+        assert can_compile(encoder.shape, method)
+        tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 2).items()}
+        rows = segments(encoder)
+        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
+        assert error(expected, got) < 1e-5
+        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
+        batch = pack(rows)
+        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
 def test_other_compositions_run_in_pytorch() -> None:
     encoder = tiny_compiled()
     part = Frozen(encoder).add("a", Pfeiffer(4))
-    for method in (Fuse(part, part), Average(part, part), Stack(part, Fuse(part, part))):
+    averages = Average(part, IA3()), Average(part, part, weights=(1.0, 0.0)), Average(part, Average(part))
+    for method in (*averages, Fuse(part, part), Stack(part, Fuse(part, part))):
         assert not can_compile(encoder.shape, method)
     inner = Stack(part, Pfeiffer(3))
     assert can_compile(encoder.shape, Stack(inner, Pfeiffer(2)))

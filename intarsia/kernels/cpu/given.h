@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 enum { GELU_EXACT = 1, GELU = 2, RELU = 3, SILU = 4, TANH = 5 };
+enum { FIRST = 1, FURTHER = 2 };
 enum { OUTPUT, INPUT, NORMALISED }; /* what an adapter reads: of its sub-layer, or the base's norm of their sum */
 
 typedef struct { /* a frozen linear layer */
@@ -23,6 +24,8 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
     const float *gain, *bias;                     /* NULL: the base's norm */
     int64_t stride;                               /* floats from one slot to the next */
     int32_t size, activation, reads, restarts;    /* restarts: it is added to the sub-layer's own output */
+    int32_t mean, norm_mean;                      /* FIRST or FURTHER part of a mean with an adapter, with a norm */
+    float weight, rest;                           /* of this part; of the base's norm, in a mean's first norm */
 } Site;
 
 typedef struct { /* what a method does to the input and the output of a linear layer; the tensors of slot 0 */
@@ -32,7 +35,7 @@ typedef struct { /* what a method does to the input and the output of a linear l
     const float *input_gain;  /* of the input; NULL: none */
     int64_t stride, gain_stride;
     int32_t rank, magnitudes; /* magnitudes: the gain is that of DoRA, without the 1 */
-    float scale;              /* of the difference */
+    float scale, weight;      /* of the difference; of the bias */
 } Change;
 
 typedef struct { /* keys and values [size, width] beside those of a segment; the tensors of slot 0 */

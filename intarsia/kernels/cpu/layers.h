@@ -81,22 +81,35 @@ static int team_product(Run *run, int rank, int *team, int slot, const float *x,
     return 0;
 }
 
-/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. */
+/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. The parts of a mean read what its first part
+ * found in h, which `origin` keeps. */
 static void adapt(const Pass *pass, int layer, int which, const Site *site, int64_t at, const float *x, float *h,
-                 const float *origin, int tokens, float *memory) {
+                  float *origin, int tokens, float *memory) {
     int width = pass->width;
     float *hidden = memory, *sums = hidden + (size_t)CHUNK * site->size;
-    const float *read = site->reads == INPUT ? x : h;
+    if (site->mean == FIRST) memcpy(origin, h, (size_t)tokens * width * 4);
+    const float *output = site->mean ? origin : h, *read = site->reads == INPUT ? x : output;
     if (site->reads == NORMALISED) {
         for (int64_t n = 0; n < tokens; n++)
-            add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
+            add_and_normalise(output + n * width, x + n * width, width, pass->layers[layer].gain[which],
                               pass->layers[layer].bias[which], pass->eps, sums + n * width);
         read = sums;
     }
     slot_product(read, tokens, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden,
                  site->size);
     if (site->restarts) memcpy(h, origin, (size_t)tokens * width * 4);
-    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, h, width);
+    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, site->weight, h, width);
+}
+
+/* Add a task's norm to the mean of several, whose gain and bias lie in `mean`. */
+static void add_norm(const Site *site, int64_t at, const float *gain, const float *bias, int width, float *mean) {
+    float *mean_gain = mean, *mean_bias = mean + width;
+    for (int k = 0; k < width; k++) {
+        float before[2] = {mean_gain[k], mean_bias[k]};
+        if (site->norm_mean == FIRST) before[0] = site->rest * gain[k], before[1] = site->rest * bias[k];
+        mean_gain[k] = before[0] + site->weight * (site->gain ? site->gain[at + k] : gain[k]);
+        mean_bias[k] = before[1] + site->weight * site->bias[at + k];
+    }
 }
 
 /* Adapters and norm behind a sub-layer, for the tokens from `first` to `last`. */
@@ -107,20 +120,28 @@ static int behind(Run *run, int layer, int which, int first, int last) {
         Owner owner = pass->owners[o];
         int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
         if (from >= to) continue;
-        const float *gain = pass->layers[layer].gain[which], *bias = pass->layers[layer].bias[which];
-        int largest = 0, restarts = 0;
+        const float *base_gain = pass->layers[layer].gain[which], *base_bias = pass->layers[layer].bias[which];
+        const float *gain = base_gain, *bias = base_bias;
+        int largest = 0, restarts = 0, means = 0;
+        for (int u = owner.first_use; u < owner.last_use; u++) {
+            const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
+            if (site->down && site->size > largest) largest = site->size;
+            restarts |= site->restarts, means |= site->norm_mean;
+        }
+        int64_t room = largest ? (int64_t)CHUNK * (largest + 2 * width) : 0;
+        float *memory = room || means ? reserve(room + 2 * width) : 0, *mean = memory + room;
+        if (!memory && (room || means)) return -1;
         for (int u = owner.first_use; u < owner.last_use; u++) { /* the topmost norm counts */
             const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
             int64_t at = site->stride * pass->uses[u].slot;
-            if (site->bias) {
-                gain = site->gain ? site->gain + at : pass->layers[layer].gain[which];
+            if (site->norm_mean) {
+                add_norm(site, at, base_gain, base_bias, width, mean);
+                gain = mean, bias = mean + width;
+            } else if (site->bias) {
+                gain = site->gain ? site->gain + at : base_gain;
                 bias = site->bias + at;
             }
-            if (site->down && site->size > largest) largest = site->size;
-            restarts |= site->restarts;
         }
-        float *memory = largest ? reserve((size_t)CHUNK * (largest + 2 * width)) : 0;
-        if (largest && !memory) return -1;
         for (int t = from; largest && t < to; t += CHUNK) {
             int count = to - t < CHUNK ? to - t : CHUNK;
             float *h = run->sub + (int64_t)t * width, *origin = memory + (size_t)CHUNK * (largest + width);
@@ -187,14 +208,15 @@ static int change(Run *run, int layer, int which, const Linear *of, int column, 
             if (found->bias)
                 for (int t = from; t < to; t++)
                     for (int k = 0; k < outputs; k++)
-                        y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
+                        y[(t - start) * ld + column + k] +=
+                            found->weight * (found->bias[at + k] - of->bias[column + k]);
         }
     }
     return 0;
 }
 
-/* Scale the columns from `column` to `last_column` of the inputs x of a linear layer, whose rows are `ld` apart, for the
- * tokens from `first` to `last`; x begins with the token `start`. */
+/* Scale the columns from `column` to `last_column` of the inputs x of a linear layer, whose rows are `ld` apart, for
+ * the tokens from `first` to `last`; x begins with the token `start`. */
 static void scale_inputs(const Pass *pass, int layer, int which, float *x, int64_t ld, int column, int last_column,
                          int start, int first, int last) {
     for (int o = 0; o < pass->owner_count; o++) {
