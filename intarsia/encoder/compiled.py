@@ -9,7 +9,7 @@ Everything else runs in PyTorch, in passes of its own, so that a row always has 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_int32, c_void_p
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from intarsia.encoder import pass_threads
 from intarsia.encoder.compiled_structures import (
     CompiledPass,
+    FusionTensors,
     Layer,
     Linear,
     LinearTensors,
@@ -28,7 +29,7 @@ from intarsia.encoder.compiled_structures import (
     Use,
 )
 from intarsia.encoder.compiled_tables import ACTIVATIONS, BEHIND, Table
-from intarsia.encoder.parts import Part, leaves
+from intarsia.encoder.parts import Part
 from intarsia.encoder.routed import Gelu, Group, Pass
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import LINEAR_SITES
@@ -77,14 +78,17 @@ class CompiledLayers:
         offsets = (c_int32 * len(batch.offsets))(*batch.offsets)
         tables = [table for group in current.groups for table in self._tables_of(group)]
         owners, uses = _owners(current.groups, batch.offsets)
-        sites = _joined(SiteTensors, [table.sites for table in tables])
-        changes = _joined(LinearTensors, [table.changes for table in tables])
-        prefixes = _joined(PrefixTensors, [table.prefixes for table in tables])
+
+        def joined(kind: Any, name: str) -> Any:
+            return _joined(kind, [getattr(table, name) for table in tables])
+
+        used = frozenset().union(*(table.used for table in tables))
         relative = None if self._relative is None else self._relative(batch.longest, current)
         given = CompiledPass(
-            layers=self._layers, sites=sites, owners=owners, uses=uses,
-            changes=changes if any(table.has_changes for table in tables) else None, offsets=offsets,
-            prefixes=prefixes if any(table.has_prefixes for table in tables) else None,
+            layers=self._layers, sites=joined(SiteTensors, "sites"), owners=owners, uses=uses, offsets=offsets,
+            fusions=joined(FusionTensors, "fusions") if "fusions" in used else None,
+            changes=joined(LinearTensors, "changes") if "changes" in used else None,
+            prefixes=joined(PrefixTensors, "prefixes") if "prefixes" in used else None,
             relative=None if relative is None else relative.data_ptr(), states=out.data_ptr(),
             layer_count=self.shape.layers, first=max(span.first, 0),
             last=self.shape.layers if span.end is None else span.end,
@@ -170,8 +174,16 @@ def _fits(model: Any, modules: Modules, shape: Shape) -> bool:
 
 
 def _parts(group: Group) -> list[Part]:
-    """Return the parts of a composition that are none, or the method itself as its only part."""
-    return list(leaves(group.parts)) or [Part(group.places, group.tensors, group.slots)]
+    """Return the method itself as its only part; or the parts of a composition that are none, and compositions with
+    tensors of their own behind their parts."""
+    return list(_acting(Part(group.places, group.tensors, group.slots, group.parts)))
+
+
+def _acting(part: Part) -> Iterator[Part]:
+    for inner in part.parts:
+        yield from _acting(inner)
+    if not part.parts or any(name.startswith("fusion.") for name in part.tensors):
+        yield part
 
 
 def _joined(kind: Any, parts: Sequence[Any]) -> Any:

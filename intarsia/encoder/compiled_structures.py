@@ -24,7 +24,14 @@ class SiteTensors(Structure):
         ("down", c_void_p), ("down_bias", c_void_p), ("up", c_void_p), ("up_bias", c_void_p),
         ("gain", c_void_p), ("bias", c_void_p), ("stride", c_int64),
         ("size", c_int32), ("activation", c_int32), ("reads", c_int32), ("restarts", c_int32),
-        ("mean", c_int32), ("norm_mean", c_int32), ("weight", c_float), ("rest", c_float),
+        ("mean", c_int32), ("norm_mean", c_int32), ("fused", c_int32), ("weight", c_float), ("rest", c_float),
+    )  # fmt: skip
+
+
+class FusionTensors(Structure):
+    _fields_ = (
+        ("query", c_void_p), ("query_bias", c_void_p), ("key", c_void_p), ("value", c_void_p),
+        ("stride", c_int64), ("reads", c_int32),
     )  # fmt: skip
 
 
@@ -50,10 +57,10 @@ class Owner(Structure):
 
 class CompiledPass(Structure):
     _fields_ = (
-        ("layers", POINTER(Layer)), ("sites", POINTER(SiteTensors)), ("changes", POINTER(LinearTensors)),
-        ("prefixes", POINTER(PrefixTensors)), ("uses", POINTER(Use)), ("owners", POINTER(Owner)),
-        ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p), ("work", c_void_p),
-        ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
+        ("layers", POINTER(Layer)), ("sites", POINTER(SiteTensors)), ("fusions", POINTER(FusionTensors)),
+        ("changes", POINTER(LinearTensors)), ("prefixes", POINTER(PrefixTensors)), ("uses", POINTER(Use)),
+        ("owners", POINTER(Owner)), ("offsets", POINTER(c_int32)), ("relative", c_void_p), ("states", c_void_p),
+        ("work", c_void_p), ("layer_count", c_int32), ("first", c_int32), ("last", c_int32),
         ("width", c_int32), ("inner", c_int32), ("heads", c_int32), ("owner_count", c_int32), ("segments", c_int32),
         ("middle", c_int32), ("distances", c_int32), ("activation", c_int32), ("int8", c_int32), ("threads", c_int32),
         ("scales_up", c_int32), ("scale", c_float), ("eps", c_float),

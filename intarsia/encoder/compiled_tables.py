@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from intarsia.encoder.compiled_site import CompiledSite
-from intarsia.encoder.compiled_structures import LinearTensors, PrefixTensors, SiteTensors
+from intarsia.encoder.compiled_structures import FusionTensors, LinearTensors, PrefixTensors, SiteTensors
 from intarsia.encoder.magnitudes import Magnitudes, WeightAt
 from intarsia.encoder.shape import Shape
 from intarsia.encoder.site_method import SiteMethod
@@ -24,10 +24,10 @@ class Table(NamedTuple):
     """The addresses of the tensors of one table of slots."""
 
     sites: Any  # [layer, sub-layer]
+    fusions: Any  # [layer, sub-layer]
     changes: Any  # [layer, linear]
     prefixes: Any  # [layer]
-    has_changes: bool
-    has_prefixes: bool
+    used: frozenset[str]  # the names of the arrays above that are not empty
     scales_up: bool  # the input of `ffn.up`
     magnitudes: Magnitudes | None
 
@@ -39,14 +39,22 @@ class Table(NamedTuple):
         parts = method.compiled_parts(shape)
         assert parts is not None, "only methods that can be compiled are in compiled passes"
         sites = (SiteTensors * (shape.layers * len(BEHIND)))()
+        fusions = (FusionTensors * (shape.layers * len(BEHIND)))()
         changes = (LinearTensors * (shape.layers * len(LINEAR_SITES)))()
         prefixes = (PrefixTensors * shape.layers)()
+        used = set()
         for (name, layer), site in parts[number].items():
             if name == PREFIX:
+                used.add("prefixes")
                 prefixes[layer] = _prefix(tensors, f"{layer}.{name}")
+            elif site.fusion:
+                used.add("fusions")
+                fusions[layer * len(BEHIND) + BEHIND.index(name)] = _fusion(tensors, f"{layer}.{name}", site)
             elif name in BEHIND:
+                used.add("sites")
                 sites[layer * len(BEHIND) + BEHIND.index(name)] = _site(tensors, f"{layer}.{name}", site)
             else:
+                used.add("changes")
                 place = layer * len(LINEAR_SITES) + LINEAR_SITES.index(name.removesuffix(INPUT))
                 _add_change(changes[place], tensors, f"{layer}.{name}", site)
         scaled = {place: site.difference for place, site in parts[number].items() if site.magnitude}
@@ -55,13 +63,12 @@ class Table(NamedTuple):
             for (name, layer), gain in magnitudes.gains.items():
                 change = changes[layer * len(LINEAR_SITES) + LINEAR_SITES.index(name)]
                 change.gain, change.gain_stride, change.magnitudes = gain.data_ptr(), gain.stride(0), True
-        names = {name for name, _ in parts[number]}
-        has_changes = not names <= {*BEHIND, PREFIX}
-        return cls(sites, changes, prefixes, has_changes, PREFIX in names, f"ffn.up{INPUT}" in names, magnitudes)
+        scales_up = any(name == f"ffn.up{INPUT}" for name, _ in parts[number])
+        return cls(sites, fusions, changes, prefixes, frozenset(used), scales_up, magnitudes)
 
 
 def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteTensors:
-    found = SiteTensors(mean=site.mean, norm_mean=site.norm_mean, weight=site.weight, rest=site.rest)
+    found = SiteTensors(mean=site.mean, norm_mean=site.norm_mean, fused=site.fused, weight=site.weight, rest=site.rest)
     if site.adapter:
         names = [f"{name}.output.{part}" for part in ("down.weight", "down.bias", "up.weight", "up.bias")]
         found.down, found.down_bias, found.up, found.up_bias = (tensors[n].data_ptr() for n in names)
@@ -74,6 +81,16 @@ def _site(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> SiteT
     if site.norm == "own":
         found.gain = tensors[f"{name}.norm.weight"].data_ptr()
     return found
+
+
+def _fusion(tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> FusionTensors:
+    query, bias, key, value = (
+        tensors.get(f"fusion.{name}.output.{part}")
+        for part in ("query.weight", "query.bias", "key.weight", "value.weight")
+    )
+    assert query is not None and bias is not None and key is not None, "only the value may be left out"
+    addresses = (query.data_ptr(), bias.data_ptr(), key.data_ptr(), None if value is None else value.data_ptr())
+    return FusionTensors(*addresses, query.stride(0), _READS[site.reads])
 
 
 def _prefix(tensors: Mapping[str, Tensor], name: str) -> PrefixTensors:

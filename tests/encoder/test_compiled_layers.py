@@ -373,11 +373,36 @@ def test_averages_are_as_in_pytorch(inside: str, threads: int) -> None:
         assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_fusions_are_as_in_pytorch(static: bool, threads: int) -> None:
+    encoder = tiny_compiled()
+    frozen = Frozen(encoder)
+    parts = (
+        frozen.add("pfeiffer", Pfeiffer(7)),
+        frozen.add("houlsby", Bottleneck(5, layers=(0, 2)), seed=1),
+        Bottleneck(4, parallel=True, norms=False),
+        frozen.add("norms", LayerNorms(), seed=2),
+    )
+    plain = group(encoder, Bottleneck(5), 6, (2,))
+    fuse = Fuse(*parts, static=static)
+    inside = frozen.add("fusion", Fuse(*parts[1:], static=static), seed=3)
+    for method in (fuse, Stack(frozen.add("low", Bottleneck(3)), fuse, Pfeiffer(2)), Stack(inside, Pfeiffer(2))):
+        assert can_compile(encoder.shape, method)
+        tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 4, 0.1).items()}
+        rows = segments(encoder)
+        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
+        assert error(expected, got) < 1e-5
+        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
+        batch = pack(rows)
+        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
 def test_other_compositions_run_in_pytorch() -> None:
     encoder = tiny_compiled()
     part = Frozen(encoder).add("a", Pfeiffer(4))
     averages = Average(part, IA3()), Average(part, part, weights=(1.0, 0.0)), Average(part, Average(part))
-    for method in (*averages, Fuse(part, part), Stack(part, Fuse(part, part))):
+    fusions = Fuse(part, part, temperature=True), Fuse(part, Stack(part))
+    for method in (*averages, *fusions, Stack(part, Average(part, IA3()))):
         assert not can_compile(encoder.shape, method)
     inner = Stack(part, Pfeiffer(3))
     assert can_compile(encoder.shape, Stack(inner, Pfeiffer(2)))

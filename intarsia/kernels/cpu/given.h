@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 enum { GELU_EXACT = 1, GELU = 2, RELU = 3, SILU = 4, TANH = 5 };
+enum { MOST_FUSED = 64 }; /* parts of a fusion */
 enum { FIRST = 1, FURTHER = 2 };
 enum { OUTPUT, INPUT, NORMALISED }; /* what an adapter reads: of its sub-layer, or the base's norm of their sum */
 
@@ -25,8 +26,16 @@ typedef struct { /* what a method does behind a sub-layer; the tensors of slot 0
     int64_t stride;                               /* floats from one slot to the next */
     int32_t size, activation, reads, restarts;    /* restarts: it is added to the sub-layer's own output */
     int32_t mean, norm_mean;                      /* FIRST or FURTHER part of a mean with an adapter, with a norm */
+    int32_t fused;                                /* a fusion attends to what it adds, instead */
     float weight, rest;                           /* of this part; of the base's norm, in a mean's first norm */
 } Site;
+
+typedef struct { /* attention over what the adapters before it add behind a sub-layer; the tensors of slot 0 */
+    const float *query, *query_bias, *key; /* query NULL: none */
+    const float *value;                    /* NULL: none */
+    int64_t stride;
+    int32_t reads;
+} Fusion;
 
 typedef struct { /* what a method does to the input and the output of a linear layer; the tensors of slot 0 */
     const float *a, *b;       /* a difference of low rank; NULL: none */
@@ -51,6 +60,7 @@ typedef struct { int32_t first, last, first_use, last_use; } Owner; /* of tokens
 typedef struct {
     const Layer *layers;
     const Site *sites;         /* [table, layer, 2] */
+    const Fusion *fusions;     /* [table, layer, 2]; NULL: none in this pass */
     const Change *changes;     /* [table, layer, 6]: query, key, value, dense, up, down; NULL: none in this pass */
     const Prefix *prefixes;    /* [table, layer]; NULL: none in this pass */
     const Use *uses;

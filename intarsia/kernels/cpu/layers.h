@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "attention.h"
+#include "fusion.h"
 #include "products.h"
 
 /* Either threads take parts of whole segments, and wait for nobody; or a team shares every step of a pass with too few
@@ -81,24 +82,30 @@ static int team_product(Run *run, int rank, int *team, int slot, const float *x,
     return 0;
 }
 
+/* What a method reads behind a sub-layer with the output h and the input x; `sums` has room for it. */
+static const float *reading(const Pass *pass, int layer, int which, int reads, const float *x, const float *h,
+                            int tokens, float *sums) {
+    int width = pass->width;
+    if (reads != NORMALISED) return reads == INPUT ? x : h;
+    for (int64_t n = 0; n < tokens; n++)
+        add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
+                          pass->layers[layer].bias[which], pass->eps, sums + n * width);
+    return sums;
+}
+
 /* h = h + adapter(h) for some tokens with the states x, at most CHUNK. The parts of a mean read what its first part
- * found in h, which `origin` keeps. */
+ * found in h, which `origin` keeps. `change` not NULL: adapter(h) goes there, and h stays. */
 static void adapt(const Pass *pass, int layer, int which, const Site *site, int64_t at, const float *x, float *h,
-                  float *origin, int tokens, float *memory) {
+                  float *origin, int tokens, float *memory, float *change) {
     int width = pass->width;
     float *hidden = memory, *sums = hidden + (size_t)CHUNK * site->size;
     if (site->mean == FIRST) memcpy(origin, h, (size_t)tokens * width * 4);
-    const float *output = site->mean ? origin : h, *read = site->reads == INPUT ? x : output;
-    if (site->reads == NORMALISED) {
-        for (int64_t n = 0; n < tokens; n++)
-            add_and_normalise(output + n * width, x + n * width, width, pass->layers[layer].gain[which],
-                              pass->layers[layer].bias[which], pass->eps, sums + n * width);
-        read = sums;
-    }
+    const float *read = reading(pass, layer, which, site->reads, x, site->mean ? origin : h, tokens, sums);
     slot_product(read, tokens, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden,
                  site->size);
     if (site->restarts) memcpy(h, origin, (size_t)tokens * width * 4);
-    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, site->weight, h, width);
+    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0,
+                 change ? 0.0f : site->weight, change ? change : h, width);
 }
 
 /* Add a task's norm to the mean of several, whose gain and bias lie in `mean`. */
@@ -122,13 +129,14 @@ static int behind(Run *run, int layer, int which, int first, int last) {
         if (from >= to) continue;
         const float *base_gain = pass->layers[layer].gain[which], *base_bias = pass->layers[layer].bias[which];
         const float *gain = base_gain, *bias = base_bias;
-        int largest = 0, restarts = 0, means = 0;
+        int largest = 0, restarts = 0, means = 0, fused = 0;
         for (int u = owner.first_use; u < owner.last_use; u++) {
             const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
             if (site->down && site->size > largest) largest = site->size;
-            restarts |= site->restarts, means |= site->norm_mean;
+            restarts |= site->restarts, means |= site->norm_mean, fused += site->fused;
         }
-        int64_t room = largest ? (int64_t)CHUNK * (largest + 2 * width) : 0;
+        int64_t room = largest ? (int64_t)CHUNK * (largest + 2 * width) : 0, changes_at = room;
+        if (fused) room += (int64_t)CHUNK * width * (fused + 2);
         float *memory = room || means ? reserve(room + 2 * width) : 0, *mean = memory + room;
         if (!memory && (room || means)) return -1;
         for (int u = owner.first_use; u < owner.last_use; u++) { /* the topmost norm counts */
@@ -143,14 +151,25 @@ static int behind(Run *run, int layer, int which, int first, int last) {
             }
         }
         for (int t = from; largest && t < to; t += CHUNK) {
-            int count = to - t < CHUNK ? to - t : CHUNK;
+            int count = to - t < CHUNK ? to - t : CHUNK, collected = 0;
             float *h = run->sub + (int64_t)t * width, *origin = memory + (size_t)CHUNK * (largest + width);
             if (restarts) memcpy(origin, h, (size_t)count * width * 4);
             for (int u = owner.first_use; u < owner.last_use; u++) {
                 Use use = pass->uses[u];
-                const Site *site = pass->sites + ((int64_t)use.table * pass->layer_count + layer) * 2 + which;
+                int64_t place = ((int64_t)use.table * pass->layer_count + layer) * 2 + which;
+                const Site *site = pass->sites + place;
                 const float *x = pass->states + (int64_t)t * width;
-                if (site->down) adapt(pass, layer, which, site, site->stride * use.slot, x, h, origin, count, memory);
+                float *changes = memory + changes_at, *mine = changes + (int64_t)collected * CHUNK * width;
+                if (site->down)
+                    adapt(pass, layer, which, site, site->stride * use.slot, x, h, origin, count, memory,
+                          site->fused ? mine : 0);
+                collected += site->fused;
+                const Fusion *fusion = pass->fusions ? pass->fusions + place : 0;
+                if (!fusion || !fusion->query) continue;
+                float *sums = memory + (size_t)CHUNK * largest;
+                const float *read = reading(pass, layer, which, fusion->reads, x, h, count, sums);
+                fuse(fusion, fusion->stride * use.slot, read, changes, collected, count, width, h, mine);
+                collected = 0;
             }
         }
         for (int t = from; t < to; t++) {
