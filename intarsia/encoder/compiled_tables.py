@@ -100,7 +100,7 @@ def _prefix(tensors: Mapping[str, Tensor], name: str) -> PrefixTensors:
 
 def _add_change(found: LinearTensors, tensors: Mapping[str, Tensor], name: str, site: CompiledSite) -> None:
     """Add what a method does at a linear site, or to the input of a linear layer."""
-    if site.difference is not None:
+    if site.difference:  # a scale of 0 adds nothing
         a, b = tensors[f"{name}.a.weight"], tensors[f"{name}.b.weight"]
         found.a, found.b, found.rank, found.stride = a.data_ptr(), b.data_ptr(), a.shape[1], a.stride(0)
         found.scale = site.difference * site.weight

@@ -51,6 +51,7 @@ METHODS: tuple[Method, ...] = (
     Pfeiffer(6),
     LayerNorms(),
     LoRA(3, alpha=4.0),
+    LoRA(3, alpha=0.0),
     LoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
     BitFit(),
     DoRA(3, alpha=4.0),

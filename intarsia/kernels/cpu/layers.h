@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "attention.h"
+#include "changes.h"
 #include "fusion.h"
 #include "products.h"
 
@@ -180,78 +181,6 @@ static int behind(Run *run, int layer, int which, int first, int last) {
     return 0;
 }
 
-/* Multiply `rows` rows, which are `ld` apart, by a gain [width]; a width of whole vectors. */
-static void multiply(float *x, int64_t ld, int rows, const float *gain, int width) {
-    for (int r = 0; r < rows; r++)
-        for (int k = 0; k < width; k += LANES) store(x + r * ld + k, load(x + r * ld + k) * load(gain + k));
-}
-
-/* DoRA: scale the outputs y of `rows` tokens, which are `ld` apart, without their bias. */
-static void add_magnitudes(float *y, int64_t ld, int rows, const float *gain, const float *bias, int width) {
-    for (int r = 0; r < rows; r++)
-        for (int k = 0; k < width; k += LANES) {
-            vf old = load(y + r * ld + k);
-            store(y + r * ld + k, old + load(gain + k) * (old - load(bias + k)));
-        }
-}
-
-/* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
- * `last`; x and y begin with the token `start`. */
-static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
-                  int start, int first, int last) {
-    const Pass *pass = run->pass;
-    int inputs = of->inputs;
-    int64_t ld = of->outputs;
-    for (int o = 0; o < pass->owner_count; o++) {
-        Owner owner = pass->owners[o];
-        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
-        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
-            Use use = pass->uses[u];
-            const Change *found = pass->changes + ((int64_t)use.table * pass->layer_count + layer) * 6 + which;
-            int64_t at = found->stride * use.slot;
-            float *low = found->a ? reserve((size_t)CHUNK * found->rank) : 0;
-            if (found->a && !low) return -1;
-            for (int t = from; low && t < to; t += CHUNK) {
-                int count = to - t < CHUNK ? to - t : CHUNK;
-                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, found->a + at, 0, found->rank, 0, 0.0f,
-                             low, found->rank);
-                slot_product(low, count, found->rank, found->b + at, 0, outputs, 0, found->scale,
-                             y + (t - start) * ld + column, ld);
-            }
-            float *mine = y + (from - start) * ld + column;
-            const float *gain = found->gain + found->gain_stride * use.slot;
-            if (found->gain && found->magnitudes)
-                add_magnitudes(mine, ld, to - from, gain, of->bias + column, outputs);
-            else if (found->gain)
-                multiply(mine, ld, to - from, gain, outputs);
-            if (found->bias)
-                for (int t = from; t < to; t++)
-                    for (int k = 0; k < outputs; k++)
-                        y[(t - start) * ld + column + k] +=
-                            found->weight * (found->bias[at + k] - of->bias[column + k]);
-        }
-    }
-    return 0;
-}
-
-/* Scale the columns from `column` to `last_column` of the inputs x of a linear layer, whose rows are `ld` apart, for
- * the tokens from `first` to `last`; x begins with the token `start`. */
-static void scale_inputs(const Pass *pass, int layer, int which, float *x, int64_t ld, int column, int last_column,
-                         int start, int first, int last) {
-    for (int o = 0; o < pass->owner_count; o++) {
-        Owner owner = pass->owners[o];
-        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
-        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
-            Use use = pass->uses[u];
-            const Change *found = pass->changes + ((int64_t)use.table * pass->layer_count + layer) * 6 + which;
-            const float *gain = found->input_gain;
-            if (gain)
-                multiply(x + (from - start) * ld + column, ld, to - from, gain + found->stride * use.slot + column,
-                      last_column - column);
-        }
-    }
-}
-
 /* The layers for the segments from `from` to `to`, as a member of a team; `slot`: of the buffers of a thread. */
 static void run_layers(Run *run, int rank, int team, int slot, int from, int to) {
     const Pass *pass = run->pass;
@@ -273,7 +202,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
         MEET;
         if (pass->changes) {
             for (int n = 0; n < 3; n++)
-                failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
+                failed |= change(pass, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
             MEET;
         }
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
@@ -286,7 +215,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
         MEET;
         PRODUCT(mixed, tokens, &layer->dense, 0, sub);
         MEET;
-        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
+        if (pass->changes) failed |= change(pass, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
         failed |= behind(run, l, 0, MINE, AFTER);
         MEET;
         for (int first = 0; first < tokens; first += CHUNK) {
@@ -305,7 +234,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
             MEET;
             if (pass->changes) {
                 int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
-                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
+                failed |= change(pass, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
                 float *at = inner + (int64_t)(one - begin) * pass->inner;
                 for (float *stop = inner + (int64_t)(end - begin) * pass->inner; at < stop; at += LANES)
                     store(at, activate(load(at), pass->activation));
@@ -316,7 +245,7 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
             MEET;
             if (pass->changes) {
                 int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
-                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
+                failed |= change(pass, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
                 MEET;
             }
         }
