@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
 from intarsia.methods.compose import Composite, Part, own_method
@@ -63,6 +64,24 @@ class Average(Composite):
                     "functions has no inverse. Use Stack."
                 )
         super().check(shape)
+
+    def compiled_parts(self, shape: Shape) -> Sequence[Mapping[tuple[str, int], CompiledSite]] | None:
+        found: list[dict[tuple[str, int], CompiledSite]] = []
+        weights = self.weights_of_parts
+        for method, weight in zip(map(own_method, self.methods), weights, strict=True):
+            sites = method.compiled(shape)
+            if sites is None or not weight or any(site.gain or site.magnitude for site in sites.values()):
+                return None
+            found.append({place: replace(site, weight=weight) for place, site in sites.items()})
+        for place in {place for sites in found for place in sites}:
+            adapters = [sites for sites in found if place in sites and sites[place].adapter]
+            norms = [sites for sites in found if place in sites and sites[place].norm != "base"]
+            rest = 0.0 if len(norms) == len(found) else 1.0 - sum(sites[place].weight for sites in norms)
+            for number, sites in enumerate(adapters):
+                sites[place] = replace(sites[place], mean=2 if number else 1)
+            for number, sites in enumerate(norms):
+                sites[place] = replace(sites[place], norm_mean=2 if number else 1, rest=rest)
+        return found
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         return h + self.change(view, h)

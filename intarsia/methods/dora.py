@@ -7,9 +7,10 @@ the norm. The inlay stores m - |W| instead of m: with m - |W| = 0 and B = 0 the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.methods.lora import LoRA
 from intarsia.methods.method import Plain, Preset, Spec, Tensors
 
@@ -31,8 +32,9 @@ class DoRA(LoRA):
     trains: ClassVar[str] = "low-rank directions and magnitudes of query and value"
     presets: ClassVar[Mapping[str, Preset]] = {"dora": Preset("rank")}
 
-    def compiled(self, shape: Shape) -> None:
-        return None  # its outputs are scaled too
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+        sites = super().compiled(shape)
+        return {place: replace(site, magnitude=site.difference is not None) for place, site in sites.items()}
 
     def tensors(self, shape: Shape) -> dict[str, Spec]:
         magnitudes = {f"{n.layer}.{n.site}.magnitude": Spec((n.outputs,), "zeros") for n in self._linears(shape)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import NORM_SITES, OUTPUT_SITES
 from intarsia.errors import IntarsiaError
 from intarsia.methods.compose import Composite, Part, own_method
@@ -102,6 +104,19 @@ class Fuse(Composite):
     @property
     def reads_beside(self) -> bool:
         return False
+
+    def compiled_parts(self, shape: Shape) -> Sequence[Mapping[tuple[str, int], CompiledSite]] | None:
+        found: list[dict[tuple[str, int], CompiledSite]] = []
+        fusion: dict[tuple[str, int], CompiledSite] = {}
+        for method in map(own_method, self.methods):
+            sites = method.compiled(shape)
+            if sites is None or self.temperature:
+                return None
+            adapters = {place: site for place, site in sites.items() if site.adapter}
+            found.append({**sites, **{place: replace(site, fused=True) for place, site in adapters.items()}})
+            for place, site in adapters.items():  # the query reads what the first part reads
+                fusion.setdefault(place, CompiledSite(fusion=True, reads=site.reads))
+        return [*found, fusion]
 
     def output(self, view: SiteView, h: Tensor) -> Tensor:
         return h + self.change(view, h)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.errors import IntarsiaError, check_choice
 from intarsia.methods.method import Category, Layers, Method, Plain, Preset, Spec, Tensors, chosen_layers, sorted_layers
@@ -53,6 +54,9 @@ class IA3(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return True
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+        return dict.fromkeys(self.places(shape), CompiledSite(gain=True))
 
     def places(self, shape: Shape) -> frozenset[tuple[str, int]]:
         return frozenset((site, layer) for site, layer, _ in self._gains(shape))

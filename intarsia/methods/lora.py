@@ -70,7 +70,7 @@ class LoRA(Method):
     def recordable(self, shape: Shape) -> bool:
         return True
 
-    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite] | None:
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
         biases = self._biases.compiled(shape) if self._biases else {}
         scale, none = self.alpha / self.rank, CompiledSite()
         differences = {(n.site, n.layer) for n in self._linears(shape)}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from intarsia.encoder.compiled_site import CompiledSite
 from intarsia.encoder.sites import PREFIX
 from intarsia.errors import IntarsiaError
 from intarsia.kernels import LONGEST_PREFIX
@@ -58,6 +59,9 @@ class Prefix(Method):
 
     def recordable(self, shape: Shape) -> bool:
         return self.size <= LONGEST_PREFIX and not self.offset  # recorded passes have fixed positions
+
+    def compiled(self, shape: Shape) -> Mapping[tuple[str, int], CompiledSite]:
+        return dict.fromkeys(self.places(shape), CompiledSite())
 
     def matrices(self, shape: Shape) -> int:
         return 0  # tokens attend to its tensors instead of being multiplied by them

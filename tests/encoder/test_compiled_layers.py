@@ -20,7 +20,20 @@ from intarsia.encoder.routed import Group
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
-from intarsia.methods import Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
+from intarsia.methods import (
+    IA3,
+    Average,
+    BitFit,
+    Bottleneck,
+    DoRA,
+    Fuse,
+    LayerNorms,
+    LoRA,
+    Method,
+    Pfeiffer,
+    Prefix,
+    Stack,
+)
 from intarsia.methods.stack import Residual
 from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
@@ -38,8 +51,16 @@ METHODS: tuple[Method, ...] = (
     Pfeiffer(6),
     LayerNorms(),
     LoRA(3, alpha=4.0),
+    LoRA(3, alpha=0.0),
     LoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
     BitFit(),
+    DoRA(3, alpha=4.0),
+    DoRA(17, targets=LINEAR_SITES, layers=(0, 2), biases="all"),
+    Prefix(1),
+    Prefix(37, layers=(0, 2)),
+    Prefix(3, offset=2),
+    IA3(),
+    IA3(sites=(*LINEAR_SITES, "attention.dense.input", "ffn.up.input", "ffn.down.input"), layers=(0, 2)),
 )
 
 
@@ -57,9 +78,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def segments(encoder: Encoder, lengths: tuple[int, ...] = LENGTHS) -> list[Segment]:
+def segments(encoder: Encoder, lengths: tuple[int, ...] = LENGTHS, offset: int = 0) -> list[Segment]:
     torch.manual_seed(0)
-    return [Segment(torch.randint(5, 40, (min(n, encoder.max_length),)).tolist()) for n in lengths]
+    return [Segment(torch.randint(5, 40, (min(n, encoder.max_length - offset),)).tolist()) for n in lengths]
 
 
 def group(encoder: Encoder, method: Method, first: int, rows: tuple[int, ...]) -> Group:
@@ -80,6 +101,19 @@ def both(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> tuple[Te
     return encoder.forward(batch, groups), encoder.forward(batch, groups, compiled=True)
 
 
+@torch.no_grad()
+def check_alone(encoder: Encoder, rows: list[Segment], groups: list[Group]) -> None:
+    """Check that each row has the bits that it has alone."""
+    batch = pack(rows)
+    mixed = encoder.forward(batch, groups, compiled=True)
+    for of in groups:
+        slots = [slot for slot, count in zip(of.slots, of.rows, strict=True) for _ in range(count)]
+        for row, slot in enumerate(slots, of.first):
+            own = Group(of.method, of.places, of.tensors, 0, (slot,), (1,))
+            alone = encoder.forward(pack([rows[row]]), [own], compiled=True)
+            assert torch.equal(alone, mixed[batch.offsets[row] : batch.offsets[row + 1]]), (row, of.method)
+
+
 def error(expected: Tensor, got: Tensor) -> float:
     return float((expected - got).norm() / expected.norm())
 
@@ -93,20 +127,24 @@ def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
     assert error(expected, got) < 1e-5
     for method in METHODS:
         assert can_compile(encoder.shape, method)
+        rows = segments(encoder, offset=method.position_offset)
         expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
         assert error(expected, got) < 1e-5, method
 
 
 def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     encoder = tiny_compiled()
-    rows, compiled = segments(encoder), set()
+    compiled = set()
     for name, method in (SMALL | FORMS).items():
         if can_compile(encoder.shape, method := method.sized(encoder.shape)):
             compiled.add(name)
+            rows = segments(encoder, offset=method.position_offset)
             expected, got = both(encoder, rows, [group(encoder, method, 1, (2, 1, 3))])
             assert error(expected, got) < 1e-5, name
-    assert {"houlsby", "single", "parallel", "pfeiffer", "layernorm", "lora", "bitfit", "lora-all-biases"} <= compiled
-    assert not {"dora", "ia3", "prefix", "pal", "full"} & compiled
+    assert {"houlsby", "single", "parallel", "pfeiffer", "houlsby-invertible"} <= compiled
+    assert {"layernorm", "bitfit", "lora", "lora-all-biases", "dora", "dora-all-biases", "ia3"} <= compiled
+    assert {"prefix", "prefix-offset"} <= compiled
+    assert not {"pal", "full"} & compiled
 
 
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
@@ -114,17 +152,9 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     rows = segments(encoder, LENGTHS * 3)
     groups = [group(encoder, Bottleneck(5), 1, (2, 3, 1)), group(encoder, Pfeiffer(6), 9, (4, 5))]
     groups += [group(encoder, LoRA(3, targets=LINEAR_SITES, biases="targets"), 18, (2, 1))]
-    with torch.no_grad():
-        mixed = encoder.forward(pack(rows), groups, compiled=True)
-        batch = pack(rows)
-        for of in groups:
-            row = of.first
-            for slot, count in zip(of.slots, of.rows, strict=True):
-                for _ in range(count):
-                    own = Group(of.method, of.places, of.tensors, 0, (slot,), (1,))
-                    alone = encoder.forward(pack([rows[row]]), [own], compiled=True)
-                    assert torch.equal(alone, mixed[batch.offsets[row] : batch.offsets[row + 1]]), (row, threads)
-                    row += 1
+    groups += [group(encoder, IA3(sites=("key", "attention.dense.input", "ffn.up.input", "ffn.up")), 21, (1, 1))]
+    groups = [group(encoder, Prefix(30), 0, (1,)), *groups, group(encoder, DoRA(2, biases="targets"), 23, (1,))]
+    check_alone(encoder, rows, groups)
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
@@ -138,14 +168,24 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, found[number % 2]) for number, one in enumerate(found))
 
 
-def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(threads: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "tensor"),
+    [
+        (Bottleneck(5), "0.attention.output.up.bias"),
+        (IA3(sites=("ffn.up.input",)), "0.ffn.up.input.gain"),
+        (DoRA(2), "0.query.a.weight"),
+        (Prefix(2), "0.attention.prefix.key"),
+    ],
+    ids=["adapter", "gain", "magnitude", "prefix"],
+)
+def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(method: Method, tensor: str, threads: int) -> None:
     encoder = tiny_compiled()
     rows = segments(encoder)
-    whole = group(encoder, Bottleneck(5), 0, (2, 2, 4))
+    whole = group(encoder, method, 0, (2, 2, 4))
     with torch.no_grad():
         batch = pack(rows)
         before = encoder.forward(batch, [whole], compiled=True)
-        whole.tensors["0.attention.output.up.bias"][whole.slots[1]] = float("nan")
+        whole.tensors[tensor][whole.slots[1]] = float("nan")
         after = encoder.forward(batch, [whole], compiled=True)
     first, last = batch.offsets[2], batch.offsets[4]
     assert after[first:last].isnan().all()
@@ -205,14 +245,21 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     if library is None or not library.intarsia_int8():
         pytest.skip("this processor has no products of bytes")
     encoder = tiny_compiled()
-    rows, of = segments(encoder), group(encoder, Bottleneck(5), 0, (8,))
-    exact, _ = both(encoder, rows, [of])
+    rows = segments(encoder)
+    groups = [
+        group(encoder, Bottleneck(5), 0, (1, 2)),
+        group(encoder, IA3(), 3, (2, 1)),
+        group(encoder, DoRA(2), 6, (1,)),
+        group(encoder, Prefix(3), 7, (1,)),
+    ]
+    exact, _ = both(encoder, rows, groups)
     monkeypatch.setattr(int8_probe, "require", lambda *_: None)  # without the trial of the speed
     encoder.use_int8()
     assert encoder.compiled is not None and encoder.compiled.int8
     # A number that lies between two bytes may take either, so the two have different errors of one size.
-    by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, [of]))
-    assert 0 < compiled < 1.2 * by_pytorch < 0.05
+    by_pytorch, compiled = (float((states - exact).norm() / exact.norm()) for states in both(encoder, rows, groups))
+    assert 0 < compiled < 1.2 * by_pytorch < 0.1
+    check_alone(encoder, rows, groups)
     with torch.no_grad():
         batch = pack(rows)
         got = encoder.forward(batch, compiled=True)
@@ -231,7 +278,7 @@ def test_other_bases_run_in_pytorch(family: str) -> None:
 
 def test_methods_that_do_more_run_in_pytorch() -> None:
     shape = tiny_compiled().shape
-    for method in (DoRA(2), Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
+    for method in (Bottleneck(4, depth=2), Bottleneck(4, norm_before=True), Bottleneck(4, activation="mish")):
         assert not can_compile(shape, method)
 
 
@@ -263,6 +310,19 @@ def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.Monke
     assert cpu_library.load() is not None
 
 
+def test_magnitudes_follow_what_is_put_into_a_slot() -> None:
+    encoder, method = tiny_compiled(), DoRA(3)
+    rows, specs = segments(encoder), method.tensors(encoder.shape)
+    slots = Slots(specs, 3)
+    of = Group(method, method.places(encoder.shape), slots.tensors, 0, (2, 0), (3, 5))
+    for seed in range(3):
+        for slot in (0, 2)[seed % 2 :]:
+            torch.manual_seed(10 * seed + slot)
+            slots.put(slot, {k: v + 0.2 * torch.randn(v.shape) for k, v in start(specs, encoder, slot).items()})
+        expected, got = both(encoder, rows, [of])
+        assert error(expected, got) < 1e-5
+
+
 @pytest.mark.parametrize("residual", ["library", "paper"])
 def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     encoder = tiny_compiled()
@@ -273,6 +333,9 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     for parts in (
         (language, Pfeiffer(4)),
         (language, sparse, Bottleneck(6)),
+        (sparse, IA3(sites=("key", "ffn.up", "ffn.down.input")), LoRA(3, targets=LINEAR_SITES), IA3()),
+        (language, DoRA(2, targets=("query", "ffn.down"))),
+        (frozen.add("prefix", Prefix(5)), LoRA(3), Prefix(2, layers=(1,))),
         (frozen.add("houlsby", Bottleneck(9, parallel=residual == "library")), LoRA(3, alpha=4.0), LayerNorms()),
     ):
         stack = Stack(*parts, residual=residual)
@@ -286,10 +349,61 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
         assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
 
 
+@pytest.mark.parametrize("inside", ["alone", "in a stack"])
+def test_averages_are_as_in_pytorch(inside: str, threads: int) -> None:
+    encoder = tiny_compiled()
+    frozen = Frozen(encoder)
+    parts = (
+        frozen.add("pfeiffer", Pfeiffer(7)),
+        frozen.add("houlsby", Bottleneck(5, layers=(0, 2)), seed=1),
+        Bottleneck(4, parallel=True, norms=False),
+        frozen.add("biases", BitFit(), seed=2),
+        LoRA(3, targets=LINEAR_SITES, biases="targets"),
+        frozen.add("norms", LayerNorms(), seed=3),
+    )
+    plain = group(encoder, Bottleneck(5), 6, (2,))
+    for average in (Average(*parts[:2]), Average(*parts, weights=(0.5, 0.25, -0.125, 0.125, 0.125, 0.125))):
+        method = average if inside == "alone" else Stack(frozen.add("language", Bottleneck(3)), average, Pfeiffer(2))
+        assert can_compile(encoder.shape, method)
+        tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 2).items()}
+        rows = segments(encoder)
+        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
+        assert error(expected, got) < 1e-5
+        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
+        batch = pack(rows)
+        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_fusions_are_as_in_pytorch(static: bool, threads: int) -> None:
+    encoder = tiny_compiled()
+    frozen = Frozen(encoder)
+    parts = (
+        frozen.add("pfeiffer", Pfeiffer(7)),
+        frozen.add("houlsby", Bottleneck(5, layers=(0, 2)), seed=1),
+        Bottleneck(4, parallel=True, norms=False),
+        frozen.add("norms", LayerNorms(), seed=2),
+    )
+    plain = group(encoder, Bottleneck(5), 6, (2,))
+    fuse = Fuse(*parts, static=static)
+    inside = frozen.add("fusion", Fuse(*parts[1:], static=static), seed=3)
+    for method in (fuse, Stack(frozen.add("low", Bottleneck(3)), fuse, Pfeiffer(2)), Stack(inside, Pfeiffer(2))):
+        assert can_compile(encoder.shape, method)
+        tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 4, 0.1).items()}
+        rows = segments(encoder)
+        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
+        assert error(expected, got) < 1e-5
+        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
+        batch = pack(rows)
+        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
 def test_other_compositions_run_in_pytorch() -> None:
     encoder = tiny_compiled()
     part = Frozen(encoder).add("a", Pfeiffer(4))
-    for method in (Fuse(part, part), Average(part, part), Stack(part, DoRA(2)), Stack(part, Fuse(part, part))):
+    averages = Average(part, IA3()), Average(part, part, weights=(1.0, 0.0)), Average(part, Average(part))
+    fusions = Fuse(part, part, temperature=True), Fuse(part, Stack(part))
+    for method in (*averages, *fusions, Stack(part, Average(part, IA3()))):
         assert not can_compile(encoder.shape, method)
     inner = Stack(part, Pfeiffer(3))
     assert can_compile(encoder.shape, Stack(inner, Pfeiffer(2)))

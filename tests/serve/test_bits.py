@@ -12,7 +12,7 @@ from intarsia.encoder import pass_threads
 from intarsia.encoder.packed import Segment
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
-from intarsia.methods import IA3, BitFit, Bottleneck, LoRA, Method, Prefix
+from intarsia.methods import IA3, BitFit, Bottleneck, DoRA, LoRA, Method, Prefix
 from intarsia.serve.predictor import PassRow, Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Interface, Learned
@@ -25,7 +25,9 @@ METHODS: tuple[Method, ...] = (
     LoRA(1),
     Bottleneck(3, activation="swish"),
     LoRA(2),
+    DoRA(2),
     Prefix(2),
+    Prefix(35, layers=(1,), offset=1),
     BitFit(),
     IA3(sites=("key", "attention.dense.input", "ffn.up")),
     Bottleneck(3, activation="gelu_exact", norm_before=True, norm_after="sum", learned_scaling="channel", scaling=2.0),

@@ -33,11 +33,14 @@ INLINE void scores_of(const int rows, const float *q, int64_t ld, const float *k
     }
 }
 
-static float softmax(float *row, int length, int padded, float scale, const float *bias) {
+/* The factor of the probabilities in the place of `length` scores; the first `biased` have a bias, if any has. */
+static float softmax(float *row, int biased, int length, int padded, float scale, const float *bias) {
     vf most = all(-3.0e38f), total = all(0.0f);
     float values[LANES], largest = -3.0e38f;
-    if (bias) for (int j = 0; j < length; j++) row[j] = row[j] * scale + bias[j];
-    else for (int j = 0; j < padded; j += LANES) store(row + j, load(row + j) * scale);
+    if (bias) {
+        for (int j = 0; j < biased; j++) row[j] = row[j] * scale + bias[j];
+        for (int j = biased; j < length; j++) row[j] *= scale;
+    } else for (int j = 0; j < padded; j += LANES) store(row + j, load(row + j) * scale);
     for (int j = length; j < padded; j++) row[j] = -3.0e38f;
     for (int j = 0; j < padded; j += LANES) most = select_(load(row + j) > most, load(row + j), most);
     store(values, most);
@@ -48,8 +51,9 @@ static float softmax(float *row, int length, int padded, float scale, const floa
     return 1.0f / sum_lanes(total);
 }
 
+/* Sums of the values v of `length` tokens, which are `ld` apart, and of the values `more` [size, depth] of prefixes. */
 INLINE void mix(const int rows, const float *weights, int padded, const float *v, int64_t ld, int length, int depth,
-                const float *factors, float *out, int64_t ld_out) {
+                const float *more, int size, const float *factors, float *out, int64_t ld_out) {
     for (int c = 0; c < depth; c += LANES) {
         vf sums[4];
         EACH_ROW sums[r] = all(0.0f);
@@ -57,19 +61,51 @@ INLINE void mix(const int rows, const float *weights, int padded, const float *v
             vf value = load(v + j * ld + c);
             EACH_ROW sums[r] += weights[r * padded + j] * value;
         }
+        for (int j = 0; j < size; j++) {
+            vf value = load(more + j * depth + c);
+            EACH_ROW sums[r] += weights[r * padded + length + j] * value;
+        }
         EACH_ROW store(out + r * ld_out + c, sums[r] * factors[r]);
     }
 }
 
-static int attend(const Pass *pass, const float *qkv, int start, int length, int head, float *out) {
-    int width = pass->width, depth = width / pass->heads, padded = (length + PANEL - 1) / PANEL * PANEL;
+/* The owner of a token, if its methods have prefixes in a layer; `size`: of all of them. */
+static Owner prefixed(const Pass *pass, int layer, int token, int *size) {
+    int low = 0, high = pass->owner_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (pass->owners[middle].first <= token) low = middle;
+        else high = middle - 1;
+    }
+    Owner owner = pass->owners[low];
+    *size = 0;
+    for (int u = owner.first_use; u < owner.last_use; u++)
+        *size += pass->prefixes[(int64_t)pass->uses[u].table * pass->layer_count + layer].size;
+    return owner;
+}
+
+static int attend(const Pass *pass, int layer, const float *qkv, int start, int length, int head, float *out) {
+    int width = pass->width, depth = width / pass->heads, size = 0;
+    Owner owner = {0};
+    if (pass->prefixes) owner = prefixed(pass, layer, start, &size);
+    int all_keys = length + size, padded = (all_keys + PANEL - 1) / PANEL * PANEL;
     int64_t ld = 3 * width;
-    float *keys = reserve((size_t)(depth + 4) * padded), *scores = keys + (size_t)depth * padded, factors[4];
+    float *keys = reserve((size_t)(depth + 4) * padded + (size_t)size * depth), factors[4];
+    float *scores = keys + (size_t)depth * padded, *more = scores + (size_t)4 * padded;
     if (!keys) return -1;
     const float *q = qkv + start * ld + head * depth, *k = q + width, *v = k + width;
-    for (int c = 0; c < depth; c++) memset(keys + (size_t)c * padded + length, 0, 4 * (padded - length));
+    for (int c = 0; c < depth; c++) memset(keys + (size_t)c * padded + all_keys, 0, 4 * (padded - all_keys));
     for (int j = 0; j < length; j++)
         for (int c = 0; c < depth; c++) keys[(size_t)c * padded + j] = k[j * ld + c];
+    for (int u = owner.first_use, done = 0; done < size; u++) {
+        const Prefix *prefix = pass->prefixes + (int64_t)pass->uses[u].table * pass->layer_count + layer;
+        int64_t at = prefix->stride * pass->uses[u].slot + head * depth;
+        for (int j = 0; j < prefix->size; j++, done++) {
+            for (int c = 0; c < depth; c++)
+                keys[(size_t)c * padded + length + done] = prefix->keys[at + (int64_t)j * width + c];
+            memcpy(more + (size_t)done * depth, prefix->values + at + (int64_t)j * width, (size_t)depth * 4);
+        }
+    }
     out += (int64_t)start * width + head * depth;
     for (int i = 0; i < length; i += 4) {
         int rows = length - i < 4 ? length - i : 4;
@@ -79,12 +115,13 @@ static int attend(const Pass *pass, const float *qkv, int start, int length, int
         for (int r = 0; r < rows; r++) {
             const float *bias = 0; /* of the keys: it begins with the distance from this query to the first key */
             if (pass->relative) bias = pass->relative + (int64_t)head * pass->distances + pass->middle - (i + r);
-            factors[r] = softmax(scores + r * padded, length, padded, pass->scale, bias);
+            factors[r] = softmax(scores + r * padded, length, all_keys, padded, pass->scale, bias);
         }
         float *to = out + (int64_t)i * width;
-        if (rows == 4) mix(4, scores, padded, v, ld, length, depth, factors, to, width);
+        if (rows == 4) mix(4, scores, padded, v, ld, length, depth, more, size, factors, to, width);
         else for (int r = 0; r < rows; r++)
-            mix(1, scores + r * padded, padded, v, ld, length, depth, factors + r, to + (int64_t)r * width, width);
+            mix(1, scores + r * padded, padded, v, ld, length, depth, more, size, factors + r, to + (int64_t)r * width,
+                width);
     }
     return 0;
 }

@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "attention.h"
+#include "changes.h"
+#include "fusion.h"
 #include "products.h"
 
 /* Either threads take parts of whole segments, and wait for nobody; or a team shares every step of a pass with too few
@@ -81,22 +83,41 @@ static int team_product(Run *run, int rank, int *team, int slot, const float *x,
     return 0;
 }
 
-/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. */
+/* What a method reads behind a sub-layer with the output h and the input x; `sums` has room for it. */
+static const float *reading(const Pass *pass, int layer, int which, int reads, const float *x, const float *h,
+                            int tokens, float *sums) {
+    int width = pass->width;
+    if (reads != NORMALISED) return reads == INPUT ? x : h;
+    for (int64_t n = 0; n < tokens; n++)
+        add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
+                          pass->layers[layer].bias[which], pass->eps, sums + n * width);
+    return sums;
+}
+
+/* h = h + adapter(h) for some tokens with the states x, at most CHUNK. The parts of a mean read what its first part
+ * found in h, which `origin` keeps. `change` not NULL: adapter(h) goes there, and h stays. */
 static void adapt(const Pass *pass, int layer, int which, const Site *site, int64_t at, const float *x, float *h,
-                 const float *origin, int tokens, float *memory) {
+                  float *origin, int tokens, float *memory, float *change) {
     int width = pass->width;
     float *hidden = memory, *sums = hidden + (size_t)CHUNK * site->size;
-    const float *read = site->reads == INPUT ? x : h;
-    if (site->reads == NORMALISED) {
-        for (int64_t n = 0; n < tokens; n++)
-            add_and_normalise(h + n * width, x + n * width, width, pass->layers[layer].gain[which],
-                              pass->layers[layer].bias[which], pass->eps, sums + n * width);
-        read = sums;
-    }
+    if (site->mean == FIRST) memcpy(origin, h, (size_t)tokens * width * 4);
+    const float *read = reading(pass, layer, which, site->reads, x, site->mean ? origin : h, tokens, sums);
     slot_product(read, tokens, width, site->down + at, site->down_bias + at, site->size, site->activation, 0.0f, hidden,
                  site->size);
     if (site->restarts) memcpy(h, origin, (size_t)tokens * width * 4);
-    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0, 1.0f, h, width);
+    slot_product(hidden, tokens, site->size, site->up + at, site->up_bias + at, width, 0,
+                 change ? 0.0f : site->weight, change ? change : h, width);
+}
+
+/* Add a task's norm to the mean of several, whose gain and bias lie in `mean`. */
+static void add_norm(const Site *site, int64_t at, const float *gain, const float *bias, int width, float *mean) {
+    float *mean_gain = mean, *mean_bias = mean + width;
+    for (int k = 0; k < width; k++) {
+        float before[2] = {mean_gain[k], mean_bias[k]};
+        if (site->norm_mean == FIRST) before[0] = site->rest * gain[k], before[1] = site->rest * bias[k];
+        mean_gain[k] = before[0] + site->weight * (site->gain ? site->gain[at + k] : gain[k]);
+        mean_bias[k] = before[1] + site->weight * site->bias[at + k];
+    }
 }
 
 /* Adapters and norm behind a sub-layer, for the tokens from `first` to `last`. */
@@ -107,66 +128,54 @@ static int behind(Run *run, int layer, int which, int first, int last) {
         Owner owner = pass->owners[o];
         int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
         if (from >= to) continue;
-        const float *gain = pass->layers[layer].gain[which], *bias = pass->layers[layer].bias[which];
-        int largest = 0, restarts = 0;
+        const float *base_gain = pass->layers[layer].gain[which], *base_bias = pass->layers[layer].bias[which];
+        const float *gain = base_gain, *bias = base_bias;
+        int largest = 0, restarts = 0, means = 0, fused = 0;
+        for (int u = owner.first_use; u < owner.last_use; u++) {
+            const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
+            if (site->down && site->size > largest) largest = site->size;
+            restarts |= site->restarts, means |= site->norm_mean, fused += site->fused;
+        }
+        int64_t room = largest ? (int64_t)CHUNK * (largest + 2 * width) : 0, changes_at = room;
+        if (fused) room += (int64_t)CHUNK * width * (fused + 2);
+        float *memory = room || means ? reserve(room + 2 * width) : 0, *mean = memory + room;
+        if (!memory && (room || means)) return -1;
         for (int u = owner.first_use; u < owner.last_use; u++) { /* the topmost norm counts */
             const Site *site = pass->sites + ((int64_t)pass->uses[u].table * pass->layer_count + layer) * 2 + which;
             int64_t at = site->stride * pass->uses[u].slot;
-            if (site->bias) {
-                gain = site->gain ? site->gain + at : pass->layers[layer].gain[which];
+            if (site->norm_mean) {
+                add_norm(site, at, base_gain, base_bias, width, mean);
+                gain = mean, bias = mean + width;
+            } else if (site->bias) {
+                gain = site->gain ? site->gain + at : base_gain;
                 bias = site->bias + at;
             }
-            if (site->down && site->size > largest) largest = site->size;
-            restarts |= site->restarts;
         }
-        float *memory = largest ? reserve((size_t)CHUNK * (largest + 2 * width)) : 0;
-        if (largest && !memory) return -1;
         for (int t = from; largest && t < to; t += CHUNK) {
-            int count = to - t < CHUNK ? to - t : CHUNK;
+            int count = to - t < CHUNK ? to - t : CHUNK, collected = 0;
             float *h = run->sub + (int64_t)t * width, *origin = memory + (size_t)CHUNK * (largest + width);
             if (restarts) memcpy(origin, h, (size_t)count * width * 4);
             for (int u = owner.first_use; u < owner.last_use; u++) {
                 Use use = pass->uses[u];
-                const Site *site = pass->sites + ((int64_t)use.table * pass->layer_count + layer) * 2 + which;
+                int64_t place = ((int64_t)use.table * pass->layer_count + layer) * 2 + which;
+                const Site *site = pass->sites + place;
                 const float *x = pass->states + (int64_t)t * width;
-                if (site->down) adapt(pass, layer, which, site, site->stride * use.slot, x, h, origin, count, memory);
+                float *changes = memory + changes_at, *mine = changes + (int64_t)collected * CHUNK * width;
+                if (site->down)
+                    adapt(pass, layer, which, site, site->stride * use.slot, x, h, origin, count, memory,
+                          site->fused ? mine : 0);
+                collected += site->fused;
+                const Fusion *fusion = pass->fusions ? pass->fusions + place : 0;
+                if (!fusion || !fusion->query) continue;
+                float *sums = memory + (size_t)CHUNK * largest;
+                const float *read = reading(pass, layer, which, fusion->reads, x, h, count, sums);
+                fuse(fusion, fusion->stride * use.slot, read, changes, collected, count, width, h, mine);
+                collected = 0;
             }
         }
         for (int t = from; t < to; t++) {
             float *x = pass->states + (int64_t)t * width;
             add_and_normalise(run->sub + (int64_t)t * width, x, width, gain, bias, pass->eps, x);
-        }
-    }
-    return 0;
-}
-
-/* Changes of the outputs y [.., outputs] of a linear layer, whose rows are `ld` apart, for the tokens from `first` to
- * `last`; x and y begin with the token `start`. */
-static int change(Run *run, int layer, int which, const Linear *of, int column, const float *x, float *y, int outputs,
-                  int start, int first, int last) {
-    const Pass *pass = run->pass;
-    int inputs = of->inputs;
-    int64_t ld = of->outputs;
-    for (int o = 0; o < pass->owner_count; o++) {
-        Owner owner = pass->owners[o];
-        int from = owner.first > first ? owner.first : first, to = owner.last < last ? owner.last : last;
-        for (int u = owner.first_use; u < owner.last_use && from < to; u++) {
-            Use use = pass->uses[u];
-            const Change *found = pass->changes + ((int64_t)use.table * pass->layer_count + layer) * 6 + which;
-            int64_t at = found->stride * use.slot;
-            float *low = found->a ? reserve((size_t)CHUNK * found->rank) : 0;
-            if (found->a && !low) return -1;
-            for (int t = from; low && t < to; t += CHUNK) {
-                int count = to - t < CHUNK ? to - t : CHUNK;
-                slot_product(x + (int64_t)(t - start) * inputs, count, inputs, found->a + at, 0, found->rank, 0, 0.0f,
-                             low, found->rank);
-                slot_product(low, count, found->rank, found->b + at, 0, outputs, 0, found->scale,
-                             y + (t - start) * ld + column, ld);
-            }
-            if (found->bias)
-                for (int t = from; t < to; t++)
-                    for (int k = 0; k < outputs; k++)
-                        y[(t - start) * ld + column + k] += found->bias[at + k] - of->bias[column + k];
         }
     }
     return 0;
@@ -193,38 +202,50 @@ static void run_layers(Run *run, int rank, int team, int slot, int from, int to)
         MEET;
         if (pass->changes) {
             for (int n = 0; n < 3; n++)
-                failed |= change(run, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
+                failed |= change(pass, l, n, &layer->qkv, n * width, x, qkv, width, start, MINE, AFTER);
             MEET;
         }
         for (int item = rank; item < (to - from) * pass->heads; item += team) {
-            int segment = from + item / pass->heads, first = pass->offsets[segment];
-            failed |= attend(pass, run->qkv, first, pass->offsets[segment + 1] - first, item % pass->heads, run->mixed);
+            int segment = from + item / pass->heads, head = item % pass->heads, depth = width / pass->heads;
+            int first = pass->offsets[segment], last = pass->offsets[segment + 1];
+            failed |= attend(pass, l, run->qkv, first, last - first, head, run->mixed);
+            if (pass->changes)
+                scale_inputs(pass, l, 3, run->mixed, width, head * depth, (head + 1) * depth, 0, first, last);
         }
         MEET;
         PRODUCT(mixed, tokens, &layer->dense, 0, sub);
         MEET;
-        if (pass->changes) failed |= change(run, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
+        if (pass->changes) failed |= change(pass, l, 3, &layer->dense, 0, mixed, sub, width, start, MINE, AFTER);
         failed |= behind(run, l, 0, MINE, AFTER);
         MEET;
         for (int first = 0; first < tokens; first += CHUNK) {
             int count = tokens - first < CHUNK ? tokens - first : CHUNK, begin = start + first;
             const float *rows = x + (int64_t)first * width;
             float *out = sub + (int64_t)first * width;
+            if (pass->scales_up) { /* a copy of the inputs, where the outputs will be: the states stay as they are */
+                int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
+                memcpy(out + (int64_t)(one - begin) * width, rows + (int64_t)(one - begin) * width,
+                       (size_t)(end - one) * width * 4);
+                scale_inputs(pass, l, 4, out, width, 0, width, begin, one, end);
+                rows = out;
+                MEET;
+            }
             PRODUCT(rows, count, &layer->up, pass->changes ? 0 : pass->activation, inner);
             MEET;
             if (pass->changes) {
                 int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
-                failed |= change(run, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
+                failed |= change(pass, l, 4, &layer->up, 0, rows, inner, pass->inner, begin, one, end);
                 float *at = inner + (int64_t)(one - begin) * pass->inner;
                 for (float *stop = inner + (int64_t)(end - begin) * pass->inner; at < stop; at += LANES)
                     store(at, activate(load(at), pass->activation));
+                scale_inputs(pass, l, 5, inner, pass->inner, 0, pass->inner, begin, one, end);
                 MEET;
             }
             PRODUCT(inner, count, &layer->down, 0, out);
             MEET;
             if (pass->changes) {
                 int one = begin + count * rank / team, end = begin + count * (rank + 1) / team;
-                failed |= change(run, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
+                failed |= change(pass, l, 5, &layer->down, 0, inner, out, width, begin, one, end);
                 MEET;
             }
         }

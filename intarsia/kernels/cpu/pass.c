@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "layers.h"
+#include "magnitudes.h"
 
 static void take_parts(Run *run, int thread) {
     for (int part; (part = atomic_fetch_add(&run->next_part, 1)) < run->parts;)
