@@ -111,8 +111,8 @@ def run(
 
     if not folder.is_dir() and (encoder is None or folder.exists()):  # a mistyped name must not become a new bank
         raise IntarsiaError(
-            f"There is no bank at {folder}. Name its folder with --bank, learn a first task (intarsia learn NAME DATA), "
-            f"or begin an empty bank with --encoder minilm."
+            f"There is no bank at {folder}. Name its folder with --bank, learn a first task (intarsia learn NAME "
+            f"DATA), or begin an empty bank with --encoder minilm."
         )
     bank = Bank(folder, encoder, device=device, precision=precision, limits=limits)
     folder.mkdir(parents=True, exist_ok=True)
