@@ -35,7 +35,7 @@ async function list() {
 function line(job) {
   const result = job.error ? job.error : job.version ? `version ${job.version}` : "";
   return el("li", {},
-    el("button", { type: "button", class: "link", "data-job": job.id, onclick: () => follow(job) }, job.task), " ",
+    el("button", { type: "button", class: "link", "data-job": job.id, "aria-label": `Show the job of ${job.task}`, onclick: () => follow(job) }, job.task), " ",
     el("span", { class: `state ${job.state}` }, job.state), " ",
     el("span", { class: "soft" }, date(job.created)), result && ENDED.includes(job.state) ? el("p", { class: job.error ? "problem" : "soft" }, result) : null);
 }
