@@ -107,7 +107,7 @@ def test_tasks_show_evaluate_verify(bank: Path) -> None:
     assert scored["metric"] == "f1:yes" and scored["examples"] == 80 and scored["low"] <= scored["value"]
 
     verified = intarsia("verify", "--rebuild", cwd=bank)
-    assert verified.returncode == 0 and "Checked 1 files: 0 damaged" in verified.stdout
+    assert verified.returncode == 0 and "Checked 1 file: 0 damaged" in verified.stdout
 
 
 def test_versions_restore_and_remove(bank: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(base: str, tmp_path: Path) ->
     assert run["task"] == "opinion" and run["bytes"] == state.stat().st_size
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert again.returncode == 0 and "opinion version 1" in again.stdout
-    assert "opinion: going on from epoch " in again.stderr and " of 6" in again.stderr
+    assert "opinion: resuming at epoch " in again.stderr and " of 6" in again.stderr
     steps = json.loads(intarsia("show", "opinion", "--json", cwd=tmp_path).stdout)["training"]["steps"]
     assert steps == 6 * 80
     assert json.loads(intarsia("verify", "--json", cwd=tmp_path).stdout)["unfinished"] == []

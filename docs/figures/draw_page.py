@@ -128,9 +128,9 @@ def draw(camera: Camera, url: str, folder: Path) -> None:
     lines = [f'"{row["text"]}",{row["opinion"]}' for row in reviews(200, seed=5)]
     data.write_text("review,verdict\n" + "\n".join(lines) + "\n", encoding="utf-8")
     camera.find("#file").send_keys(str(data))
-    camera.shows("#preview-problem", "no text column")
+    camera.shows("#preview-problem", "Choose the text column")
     Select(camera.find("#column-text")).select_by_value("review")
-    camera.shows("#preview-problem", "no label column")
+    camera.shows("#preview-problem", "Choose the label column")
     Select(camera.find("#column-label")).select_by_value("verdict")
     camera.shows("#found", "2 labels")
     camera.find("#method").send_keys("houlsby-8")

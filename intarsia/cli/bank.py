@@ -163,7 +163,7 @@ def verify(
             console.error(problem.reason)
         others = {state: sum(p.state == state for p in problems) for state in ("misplaced", "incomplete")}
         more = "".join(f", {number} {state}" for state, number in others.items() if number)
-        console.say(f"Checked {count} files: {len(problems) - sum(others.values())} damaged{more}.")
+        console.say(f"Checked {count} file{'s' * (count != 1)}: {len(problems) - sum(others.values())} damaged{more}.")
         if count and opened.base_at_hand() is None:
             console.say("The base was not found on this machine: the tensors were not compared with it (--encoder).")
         for run in unfinished:

@@ -111,9 +111,13 @@ def run(
     from intarsia.service.jobs import JobBoard
     from intarsia.service.server import serve
 
-    if not folder.is_dir():
-        raise IntarsiaError(f"There is no bank at {folder}. Learn a task first (intarsia learn), or give --bank.")
+    if not folder.is_dir() and (encoder is None or folder.exists()):  # a mistyped name must not become a new bank
+        raise IntarsiaError(
+            f"There is no bank at {folder}. Name its folder with --bank, learn a first task (intarsia learn NAME "
+            f"DATA), or begin an empty bank with --encoder minilm."
+        )
     bank = Bank(folder, encoder, device=device, precision=precision, limits=limits)
+    folder.mkdir(parents=True, exist_ok=True)
     worker = Worker(str(folder.absolute()), encoder, device, precision)
     jobs = JobBoard(folder, worker, options) if options.jobs else None
 

@@ -294,8 +294,11 @@ def _kind(header: Any) -> str:
 
 
 def _method(config: dict[str, Any]) -> str:
-    """The name of a method and its options; those of a composition are in its name."""
-    return full_name(config) if config["type"] in COMPOSITIONS else f"{short_name(config)}: {_options(config)}"
+    """The name of a method and the options that it sets; those of a composition are in its name."""
+    if config["type"] in COMPOSITIONS:
+        return full_name(config)
+    given = {name: value for name, value in config.items() if name != "type" and value is not None}
+    return f"{short_name(config)}: {_options(given)}" if given else short_name(config)
 
 
 def _options(values: dict[str, Any]) -> str:

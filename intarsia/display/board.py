@@ -50,8 +50,10 @@ class Board:
             self.places.pop(event.key, None)
 
     def lines(self, event: RunnerEvent) -> None:
-        """Update the state by an event; print a line for each finished job."""
+        """Update the state by an event; print a line at the start and for each finished job."""
         self.take(event)
+        if event.planned:
+            tell(f"Jobs to train: {sum(self.jobs.values())}. Each prints a line when it ends.")
         if (progress := event.progress) is not None and progress.reading is not None:
             read = progress.job.name, int(10 * progress.reading)
             if read != self.read:

@@ -53,7 +53,7 @@ def learning_progress(
             if p is not None and p.reading is None and p.resumed_at and event.key not in resumed:
                 resumed.add(event.key)
                 epoch = p.resumed_at * p.epochs // p.steps + 1
-                print(f"{p.job.name}: going on from epoch {min(epoch, p.epochs)} of {p.epochs}", file=sys.stderr)
+                print(f"{p.job.name}: resuming at epoch {min(epoch, p.epochs)} of {p.epochs}", file=sys.stderr)
             if event.planned is not None and len(event.planned) > 1:
                 if explain_grid:
                     from intarsia.display.terminal import tell

@@ -22,6 +22,12 @@ from intarsia.tasks.content import READ_ERRORS, Budget, damaged, open_content, r
 
 SEPARATORS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}  # by name
 WESTERN = "cp1252"
+SIGNATURES = {  # how files begin that are not text
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF89a": "a GIF image", b"%PDF-": "a PDF document",
+    b"PK\x03\x04": "a zip archive or an Office document (.xlsx, .docx)",
+    b"\xd0\xcf\x11\xe0": "an old Office document (.xls, .doc)",
+    b"\x1f\x8b": "compressed with gzip", b"\x28\xb5\x2f\xfd": "compressed with zstd", b"PAR1\x15": "a Parquet file",
+}  # fmt: skip
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")  # bytes that no text has
 
 
@@ -56,7 +62,13 @@ def lines_of(path: Path, budget: Budget | None = None, encoding: str | None = No
     number = 0
     try:
         with closing(open_content(path, budget)) as stream:
-            found = encoding or _utf16(cast(io.BufferedReader, stream).peek(4)[:4])
+            head = cast(io.BufferedReader, stream).peek(8)[:8]
+            other = next((name for begin, name in SIGNATURES.items() if head.startswith(begin)), None)
+            if other:
+                raise DataError(
+                    f"{path} is {other}. Expected text. Save the data as CSV, or correct the file's ending."
+                )
+            found = encoding or _utf16(head[:4])
             lines = _utf8_lines(path, stream) if found is None else _given_lines(path, stream, found)
             for number, line in enumerate(lines, 1):  # noqa: B007
                 yield line

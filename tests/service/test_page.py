@@ -61,6 +61,10 @@ class Page:
         waiting = WebDriverWait(self.driver, SECONDS, 0.05, ignored_exceptions=[StaleElementReferenceException])
         return waiting.until(lambda _: true(), what)
 
+    def click(self, css: str) -> None:
+        """Click an element, also if the page draws it again meanwhile."""
+        self.wait(lambda: (self(css).click(), True)[1], css)
+
     def says(self, css: str, text: str) -> None:
         """Wait until the element's text holds `text`."""
         self.wait(lambda: text in self(css).text, f"{css}: {text}")
@@ -187,6 +191,15 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     assert page.focus.text == "opinion" and not page("#task-dialog").is_displayed()
 
 
+def test_the_focus_survives_a_new_list(page: Page) -> None:
+    box = page("#task-table input[value=rating]")
+    page.driver.execute_script(
+        "arguments[0].focus(); arguments[1].dispatchEvent(new Event('input'))", box, page("#search")
+    )
+    page.wait(lambda: page("#task-table input[value=rating]") != box, "the list is drawn again")
+    assert page.focus.get_attribute("value") == "rating"
+
+
 def test_every_control_has_a_name_and_live_regions_speak(page: Page) -> None:
     ask(page, TEXT)
     controls = page.all("input, select, textarea, button, a, summary")
@@ -206,7 +219,7 @@ def test_every_control_has_a_name_and_live_regions_speak(page: Page) -> None:
 def test_nothing_overflows(page: Page, width: int) -> None:
     browsers.resize(page.driver, width, 800, dark=width == 360)
     ask(page, "word " * 40 + "w" * 300)
-    page("#task-table input[value=rating]").click()
+    page.click("#task-table input[value=rating]")
     inner, outer = page.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert inner <= outer
 
@@ -226,12 +239,15 @@ def test_a_task_is_learned_from_a_file(page: Page, tmp_path: Path, service: Runn
     path = tmp_path / "My Reviews.csv"
     path.write_text("review,Sentiment\n" + "\n".join([*rows, "a text without a label,"]))
     page("#file").send_keys(str(path))
-    page.says("#preview-problem", "My Reviews.csv: no text column")
+    page.says(
+        "#preview-problem", "My Reviews.csv: no column has a name that stands for the texts. Choose the text column"
+    )
     assert page("#preview-table").text.startswith("review Sentiment\n")
     Select(page("#column-text")).select_by_value("review")
-    page.says("#preview-problem", "no label column")
+    page.says("#preview-problem", "Choose the label column below")
     Select(page("#column-label")).select_by_value("Sentiment")
     page.says("#preview-problem", "line 62")
+    page.says("#preview-problem", "leave such rows out (tick the box below)")
     assert not page("#learn-button").is_enabled()
     page("#drop-missing").click()
     page.says("#found", "2 labels: no (30), yes (30)")
@@ -250,9 +266,66 @@ def test_a_task_is_learned_from_a_file(page: Page, tmp_path: Path, service: Runn
     page.wait(lambda: "reviews" in page("#task-table").text, "the new task in the list")
     names = page.wait(lambda: [each.accessible_name for each in page.all("#followed svg")], "curves")
     assert names[0].startswith("Loss.") and page("#job-list li").text.startswith("reviews done")
+    page.says("#followed", "accuracy")  # the score on the test part
     page.driver.refresh()
     page("#job-list button").click()  # the curve of a job that has ended
     page.says("#jobs-status", "reviews is learned: version 1")
+    page.wait(lambda: page.focus.text == "reviews", "the focus stays on the job, although the list is drawn again")
+
+
+def test_problems_of_files_are_told_in_the_words_of_the_page(page: Page, tmp_path: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    def give(name: str, content: bytes, problem: str) -> None:
+        (tmp_path / name).write_bytes(content)
+        page("#file").send_keys(str(tmp_path / name))
+        page.says("#preview-problem", problem)
+        assert "=" not in page("#preview-problem").text and "--enc" not in page("#preview-problem").text
+
+    stars = "text,stars\n" + "\n".join(f"{row['text']} {at},{at % 5 + 1}" for at, row in enumerate(opinions(60)))
+    give(
+        "texts.csv",
+        b"text\n" + b"a film\n" * 12,
+        "texts.csv has only the column “text”. A task needs a column of texts",
+    )
+    give(
+        "a.csv",
+        b"tweet,content,label\n" + b"x,y,z\n" * 12,
+        "several columns could be the text (content, tweet). Choose the text",
+    )
+    give("photo.csv", b"\x89PNG\r\n\x1a\n\x00\xff", "photo.csv is a PNG image. Expected text")
+    give("sheet.csv", b"PK\x03\x04\x00\xff\n\xff", "sheet.csv is a zip archive")
+    give("letters.csv", b"text,label\n\xc3\xa9,a\n\xff,b\n", "line 3: not valid UTF-8")
+    give("notes", b"text", "notes has no ending. Expected one of: .csv")
+    give("sheet.xlsx", b"PK", "sheet.xlsx ends in .xlsx. Expected one of: .csv")
+    give("none.csv", b"", "none.csv is empty.")
+    give("Stars (final).csv", stars.encode(), "no column has a name that stands for the labels")
+    assert page("#name").get_attribute("value") == "stars-final"
+    Select(page("#column-label")).select_by_value("stars")
+    page.says("#found", "Predicts one label.")
+    Select(page("#kind")).select_by_value("score")
+    page.says("#found", "Predicts a number.")
+
+
+def test_long_names_stay_in_the_page(page: Page, service: Running, tmp_path: Path) -> None:
+    rows = [f"{row['text']} {at},label {at % 20:02} {'of a long list' * 3}" for at, row in enumerate(opinions(200))]
+    (tmp_path / "long.csv").write_text("text,label\n" + "\n".join(rows))
+    browsers.resize(page.driver, 360, 800)
+    page("#file").send_keys(str(tmp_path / "long.csv"))
+    page.says("#found", "20 labels")
+    page("#name").clear()
+    page("#name").send_keys("x" * 64)
+    page("#epochs").send_keys("1")
+    page("#learn-button").click()
+    page.says("#jobs-status", "is learned: version 1")
+    assert "x" * 64 in page("#followed").text
+    assert "of a long list" in ask(page, TEXT)[-1].text
+    inside = "(e) => e.closest('.scroll') || e.getBoundingClientRect().right <= innerWidth"
+    assert page.driver.execute_script(f"return [...document.querySelectorAll('#learn *, #answers *')].every({inside})")
+    page("#followed button").click()
+    page("#task-body table")
+    assert "8 more" in page("#task-body dl").text and page("#task-body table").aria_role == "table"
+    assert page.driver.execute_script("return document.querySelector('dialog').scrollWidth") <= 360
 
 
 def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder) -> None:
@@ -262,6 +335,7 @@ def test_only_administrators_learn(browser: Any, learned: Path, encoder: Encoder
         page("#task-table tbody button").click()
         page("#task-body tbody tr:nth-child(2) button").click()
         page.says("#task-problem", "administrator's key")
+        assert page("#key-help").get_attribute("innerText") == "It stays on this page."
         page("#task-close").click()
         page("#key").send_keys("wrong")
         page("#file").send_keys(str(Path(__file__).parents[2] / "requirements.txt"))

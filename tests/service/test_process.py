@@ -173,7 +173,7 @@ def refused(*arguments: str, **environment: str) -> str:
     return str(result.exception)
 
 
-def test_errors_at_the_start(learned: Path, tmp_path: Path) -> None:
+def test_errors_at_the_start(learned: Path, base: str, tmp_path: Path) -> None:
     bank = ("--bank", str(learned), "--no-socket")
     assert "There is no bank" in refused("--bank", str(tmp_path / "nothing"))
     assert "no key is set" in refused(*bank, "--host", "0.0.0.0")
@@ -183,7 +183,10 @@ def test_errors_at_the_start(learned: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert "is taken" in refused(*bank, "--port", str(taken.getsockname()[1]))
+        port = str(taken.getsockname()[1])
+        assert "is taken" in refused(*bank, "--port", port)
+        new = ("--bank", str(tmp_path / "new"), "--encoder", base, "--no-socket")  # begins a bank
+        assert "is taken" in refused(*new, "--port", port)
     assert "no.such.host" in refused(*bank, "--host", "no.such.host.invalid", INTARSIA_API_KEY="k")
     file = tmp_path / "file"
     file.write_text("x")

@@ -149,6 +149,17 @@ def test_not_utf8_names_the_line(tmp_path: Path) -> None:
     assert "a.csv, line 3: not valid UTF-8 (byte 0xff at position 1" in message
 
 
+def test_files_of_another_format_are_named(tmp_path: Path) -> None:
+    begins = {
+        "a PNG image": b"\x89PNG\r\n",
+        "a zip archive or an Office": b"PK\x03\x04",
+        "with gzip": gzip.compress(b"x"),
+    }
+    for said, content in begins.items():
+        assert said in complaint(written(tmp_path, "a.csv", content + b"\x00\xff"))
+    assert "a Parquet file. Expected text" in complaint(written(tmp_path, "a.jsonl", parquet_bytes([])))
+
+
 def test_malformed_json_names_the_line(tmp_path: Path) -> None:
     assert "a.jsonl, line 2: malformed JSON" in complaint(written(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": \n'))
     assert "line 1: expected a JSON object" in complaint(written(tmp_path, "b.jsonl", '[{"text": "a"}]\n'))

@@ -1,7 +1,7 @@
 // Learning a task from a file: the preview that the service makes of it, the columns, and the start of the job.
 
 import { ApiError, call, setAdminKey, setAdministrator } from "./api.js";
-import { $, el, kindName, number, plural, problem } from "./dom.js";
+import { $, bytes, el, kindName, number, plural, problem } from "./dom.js";
 import { follow, startJobs } from "./jobs.js";
 
 const MEDIA = {
@@ -9,6 +9,7 @@ const MEDIA = {
   parquet: "application/vnd.apache.parquet", txt: "text/plain",
 };
 const ROLES = ["text", "pair", "label"];
+const FIELDS = [...ROLES.map((role) => `column-${role}`), "kind", "drop-missing"]; // that change what the file says
 const LABELS = 12; // that the summary names
 
 let file = null;
@@ -26,11 +27,11 @@ export function startAdmin(info, changed) {
   if (off) return;
   largest = info.limits.job_bytes;
   $("key-row").hidden = !info.keys.admin;
+  $("key-given").hidden = !info.keys.user;
   $("key").addEventListener("input", () => setAdminKey($("key").value));
-  $("key").addEventListener("change", () => file && preview(chosenColumns()));
+  $("key").addEventListener("change", () => file && preview(chosen()));
   $("file").addEventListener("change", chooseFile);
-  for (const role of ROLES) $(`column-${role}`).addEventListener("change", () => preview(chosenColumns()));
-  $("drop-missing").addEventListener("change", () => preview(chosenColumns()));
+  for (const field of FIELDS) $(field).addEventListener("change", () => preview(chosen()));
   $("learn-form").addEventListener("submit", (event) => {
     event.preventDefault();
     if (file !== null && !$("preview").hidden) learn();
@@ -47,24 +48,27 @@ function chooseFile() {
   $("preview").hidden = true;
   $("preview-status").textContent = "";
   if (file === null) return;
-  const bad = !MEDIA[ending()] ? `The file ends in .${ending()}. Expected one of: .${Object.keys(MEDIA).join(", .")}.`
-    : file.size > largest ? `The file has ${number(file.size)} bytes; this service takes at most ${number(largest)}.`
-    : file.size === 0 ? "The file is empty." : "";
+  const has = file.name.includes(".") ? `ends in .${ending()}` : "has no ending";
+  const bad = !MEDIA[ending()] ? `${file.name} ${has}. Expected one of: .${Object.keys(MEDIA).join(", .")}. Save the data as CSV.`
+    : file.size > largest ? `${file.name} has ${bytes(file.size)}. This service takes at most ${bytes(largest)}. Choose a smaller file, or start the service with a larger --job-bytes.`
+    : file.size === 0 ? `${file.name} is empty. Choose another file.` : "";
   if (bad) {
     problem($("preview-problem"), new ApiError(bad));
     file = null;
     return;
   }
-  const name = file.name.replace(/\.[^.]*$/, "").toLowerCase().replace(/[^a-z0-9._-]+/g, "-").replace(/^[^a-z0-9]+/, "").slice(0, 64);
+  const name = file.name.replace(/\.[^.]*$/, "").toLowerCase().replace(/[^a-z0-9._-]+/g, "-").replace(/^[^a-z0-9]+/, "").slice(0, 64).replace(/[^a-z0-9]+$/, "");
   $("name").value = name;
   $("drop-missing").checked = false;
+  $("kind").value = "";
   preview({});
 }
 
-// The columns that the selects name; what they leave open, the service finds.
-function chosenColumns() {
-  const chosen = ROLES.map((role) => [role, $(`column-${role}`).value]).filter(([, name]) => name);
-  return { ...Object.fromEntries(chosen), ...($("drop-missing").checked ? { drop_missing: "true" } : {}) };
+// What the fields say about the file; what they leave open, the service finds.
+function chosen() {
+  const given = [...ROLES.map((role) => [role, $(`column-${role}`).value]), ["kind", $("kind").value]];
+  const dropped = $("drop-missing").checked ? { drop_missing: "true" } : {};
+  return { ...Object.fromEntries(given.filter(([, value]) => value)), ...dropped };
 }
 
 const path = (route, options) => `${route}?${new URLSearchParams(options)}`;
@@ -86,7 +90,7 @@ async function preview(columns) {
 
 function show(found, asked) {
   $("preview-status").textContent = "";
-  problem($("preview-problem"), found.problem ? new ApiError(plain(found, asked)) : null);
+  problem($("preview-problem"), found.problem ? new ApiError(plain(found)) : null);
   $("preview").hidden = found.columns.length === 0;
   $("preview-table").replaceChildren(
     el("thead", {}, el("tr", {}, ...found.columns.map((name) => el("th", { scope: "col" }, name)))),
@@ -100,10 +104,22 @@ function show(found, asked) {
   $("learn-button").disabled = Boolean(found.problem);
 }
 
-// The problem, with the name that the person knows the file by. Without columns, the way on is to choose them.
-function plain({ problem: said, columns }, asked) {
+// What the library calls its options, and what the page calls its fields.
+const WORDS = [
+  [/Name (?:one|it|another|the right column) with (text|label)=/, "Choose the $1 column below"],
+  ["or set kind='score' for numbers, or kind='label' if they are classes", "or choose below what the task predicts"],
+  ["(drop_missing=True)", "(tick the box below)"],
+  [", or name its encoding (--encoding)", ""],
+];
+
+// The problem in the page's words: with the name of the person's file, and the fields of the page instead of the
+// options of the library. The table below shows the columns that were found.
+function plain({ problem: said, columns }) {
   const named = said.replaceAll(`data.${ending()}`, file.name);
-  return columns.length > 0 && !(asked.text && asked.label) ? `${named} Choose the columns below.` : named;
+  const [, missing] = named.match(/: no (text|label) column\. /) || [];
+  if (!missing) return WORDS.reduce((text, [option, field]) => text.replace(option, field), named);
+  if (columns.length < 2) return `${file.name} has only the column “${columns[0]}”. A task needs a column of texts and a column of labels.`;
+  return `${file.name}: no column has a name that stands for the ${missing}s. Choose the ${missing} column below.`;
 }
 
 function summary({ kind, labels, distinct, rows, notes }) {
@@ -119,7 +135,7 @@ function summary({ kind, labels, distinct, rows, notes }) {
 async function learn() {
   problem($("learn-problem"), null);
   const given = { task: $("name").value.trim(), method: $("method").value.trim(), epochs: $("epochs").value };
-  const options = Object.entries({ ...given, ...chosenColumns() }).filter(([, value]) => value !== "");
+  const options = Object.entries({ ...given, ...chosen() }).filter(([, value]) => value !== "");
   $("learn-button").setAttribute("aria-disabled", "true");
   try {
     const job = await call(path("/v1/jobs", options), { method: "POST", body: file, media: MEDIA[ending()], admin: true });

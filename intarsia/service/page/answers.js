@@ -9,7 +9,7 @@ export function answer(task, result, { input, missing }, name = task.task) {
   const body = missing ? [el("p", { class: "soft" }, missing)]
     : result.error ? [el("p", { class: "problem" }, sentence(result.error.message))]
     : (DRAW[result.kind] || (() => []))(result, input);
-  const version = result?.version ? ` · version ${result.version}` : "";
+  const version = result?.version && name === task.task ? ` · version ${result.version}` : ""; // else the name says it
   return el("li", { class: "card" },
     el("h3", {}, name),
     el("p", { class: "soft help" }, kindName(task.kind) + version),
@@ -73,7 +73,7 @@ function tagged({ tags, entities }) {
   return el("div", {}, line, everyWord(tags));
 }
 
-const mark = (text, type, p) => el("mark", { title: `${type}, ${percent(p)}` }, text, el("span", { class: "tag" }, type));
+const mark = (text, type, p) => el("mark", { title: `${type}, ${percent(p)}` }, `${text}\u00a0`, el("span", { class: "tag" }, type));
 
 // The tag and the probability of each word, for those who want to know, and for screen readers.
 function everyWord(tags) {

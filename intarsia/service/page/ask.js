@@ -74,7 +74,7 @@ async function send() {
 }
 
 function summary(reply, rows, unasked, sent, total) {
-  if (total === 0) return "The bank has no tasks yet. Learn one below.";
+  if (total === 0) return `The bank has no tasks yet.${$("learn-on").hidden ? "" : " Learn one below."}`;
   const parts = [`${plural(rows, "task")} answered in one request`];
   if (reply) {
     const { usage, timing_ms: times } = reply;

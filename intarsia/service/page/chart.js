@@ -23,12 +23,18 @@ function range(values, room) {
   return high - low < least ? [(low + high - least) / 2, (low + high + least) / 2] : [low, high];
 }
 
-// A figure: `series` are [{name, points: [[x, y], …]}]; with `whole`, x counts. The description says in words what the lines show.
-export function lineChart({ title, x, series, dots = false, whole = false }) {
+// From the first to the last count, with one count of room on both sides of a single one.
+function span(counts) {
+  const [first, last] = [Math.min(...counts), Math.max(...counts)];
+  return first === last ? [first - 1, last + 1] : [first, last];
+}
+
+// A figure: `series` are [{name, points: [[x, y], …]}]; x counts steps or epochs. The description says in words what the lines show.
+export function lineChart({ title, x, series, dots = false }) {
   const drawn = series.filter(({ points }) => points.length > 0);
   const all = drawn.flatMap(({ points }) => points);
   if (all.length === 0) return el("figure", { class: "chart" }, el("figcaption", {}, title), el("p", { class: "soft" }, "Nothing yet."));
-  const [x0, x1] = range(all.map(([at]) => at), 0);
+  const [x0, x1] = span(all.map(([at]) => at));
   const [y0, y1] = range(all.map(([, value]) => value), 0.1);
   const px = (at) => LEFT + ((at - x0) / (x1 - x0)) * (WIDTH - LEFT - RIGHT);
   const py = (value) => HEIGHT - BOTTOM - ((value - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
@@ -37,7 +43,7 @@ export function lineChart({ title, x, series, dots = false, whole = false }) {
     picture.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: py(value), y2: py(value) }),
       svg("text", { x: LEFT - 6, y: py(value) + 4, class: "right" }, plain(value)));
   }
-  for (const at of ticks(x0, x1, whole ? 1 : 0)) picture.append(svg("text", { x: px(at), y: HEIGHT - 6, class: "middle" }, plain(at)));
+  for (const at of ticks(x0, x1, 1)) picture.append(svg("text", { x: px(at), y: HEIGHT - 6, class: "middle" }, plain(at)));
   drawn.forEach(({ points }, index) => {
     const path = points.map(([at, value]) => `${px(at).toFixed(1)},${py(value).toFixed(1)}`).join(" ");
     picture.append(svg("polyline", { class: `line line-${index % 5}`, points: path }));

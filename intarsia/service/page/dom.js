@@ -22,10 +22,15 @@ export function svg(name, given = {}, ...children) {
   return made;
 }
 
+// Set the text of a live region. The same text again is not spoken again.
+export function say(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
 // Show a problem in plain words, or remove it.
 export function problem(place, error) {
   place.hidden = !error;
-  place.textContent = error ? error.message || String(error) : "";
+  say(place, error ? error.message || String(error) : "");
 }
 
 export const number = (value, digits = 0) =>
@@ -58,12 +63,13 @@ const KINDS = {
   words: "missing words",
 };
 export const kindName = (kind) => KINDS[kind] || kind || "–";
+export const taskKind = ({ kind, pairs }) => (pairs && kind !== "span" ? `${kindName(kind)}, for two texts` : kindName(kind));
 
 // The score on the test part with its interval, or on the development part without.
 export function scores({ metric, dev, test }) {
   if (test && test.value !== null && test.value !== undefined) {
-    const interval = test.low === null || test.low === undefined ? "" : ` [${score(test.low)}, ${score(test.high)}]`;
-    return [score(test.value), el("span", { class: "soft" }, `${interval} ${metric}`)];
+    const interval = test.low === null || test.low === undefined ? [] : [" ", el("span", { class: "whole" }, `[${score(test.low)}, ${score(test.high)}]`)];
+    return [score(test.value), el("span", { class: "soft" }, ...interval, " ", el("span", { class: "whole" }, metric))];
   }
   return dev === null || dev === undefined ? ["–"] : [score(dev), el("span", { class: "soft" }, ` ${metric} (validation)`)];
 }

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { lineChart } from "./chart.js";
-import { $, date, el, number, problem } from "./dom.js";
+import { $, date, el, number, problem, say, scores } from "./dom.js";
 import { openTask } from "./versions.js";
 
 const LISTED = 8;
@@ -22,7 +22,9 @@ export async function startJobs(listener) {
 async function list() {
   try {
     const { jobs } = await call("/v1/jobs");
+    const had = document.activeElement?.dataset?.job; // drawing again must not lose the focus
     $("job-list").replaceChildren(...jobs.slice(0, LISTED).map(line));
+    if (had) [...$("job-list").querySelectorAll("button")].find((button) => button.dataset.job === had)?.focus();
     return jobs;
   } catch (error) {
     $("jobs-status").textContent = error.message;
@@ -33,7 +35,7 @@ async function list() {
 function line(job) {
   const result = job.error ? job.error : job.version ? `version ${job.version}` : "";
   return el("li", {},
-    el("button", { type: "button", class: "link", onclick: () => follow(job) }, job.task), " ",
+    el("button", { type: "button", class: "link", "data-job": job.id, "aria-label": `Show the job of ${job.task}`, onclick: () => follow(job) }, job.task), " ",
     el("span", { class: `state ${job.state}` }, job.state), " ",
     el("span", { class: "soft" }, date(job.created)), result && ENDED.includes(job.state) ? el("p", { class: job.error ? "problem" : "soft" }, result) : null);
 }
@@ -45,7 +47,7 @@ export function follow(job) {
   followed = { job, events, loss: [], validation: [], metric: "", drawing: false, last: null, state: job.state };
   const own = followed;
   const on = (name, act) => events.addEventListener(name, (event) => own === followed && act(JSON.parse(event.data)));
-  on("state", ({ state }) => { own.state = state; draw(own); });
+  on("state", ({ state }) => { own.state = state; draw(own); list(); });
   on("progress", (event) => progress(own, event));
   for (const state of ENDED) on(state, (event) => end(own, state, event));
   events.addEventListener("error", () => {
@@ -87,6 +89,7 @@ async function exactScores(own) {
     const { versions } = await call(`/v1/tasks/${encodeURIComponent(own.job.task)}/versions`);
     const made = versions.find(({ version }) => version === own.version);
     own.held = made !== undefined && !made.served;
+    own.score = made && scores(made);
     const points = (made?.history || []).filter((entry) => typeof entry[made.metric] === "number").map((entry) => [entry.step, entry[made.metric]]);
     if (own !== followed) return;
     if (points.length > 0) Object.assign(own, { validation: points, metric: made.metric });
@@ -104,7 +107,7 @@ const thinned = (points) => {
 function draw(own) {
   const { job, state, last } = own;
   const active = !ENDED.includes(state);
-  $("jobs-status").textContent = said(own);
+  say($("jobs-status"), said(own));
   const bar = el("progress", { max: 1, "aria-label": `Progress of ${job.task}` });
   if (last) bar.value = last.reading ?? last.step / Math.max(1, last.steps);
   const had = document.activeElement?.id === "cancel"; // drawing again must not lose the focus
@@ -117,6 +120,7 @@ function draw(own) {
     ...(active ? [el("div", { class: "progress" }, bar, el("span", { class: "soft" }, remaining(last)))] : []),
     ...(own.loss.length ? [lineChart({ title: "Loss", x: "step", series: [{ name: "Loss", points: thinned(own.loss) }] })] : []),
     ...(own.validation.length ? [lineChart({ title: `Validation ${own.metric}`, x: "step", series: [{ name: "Validation", points: own.validation }], dots: true })] : []),
+    ...(own.score ? [el("p", {}, "Score: ", ...own.score)] : []),
     problemLine,
     ...(active ? [cancel] : state === "done" ? [open] : []));
   if (had && active) cancel.focus();

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { sparkline } from "./chart.js";
-import { $, el, milliseconds, number } from "./dom.js";
+import { $, el, milliseconds, number, say } from "./dom.js";
 
 const EVERY = 1000; // milliseconds
 const KEPT = 60; // readings of the small curve
@@ -39,11 +39,11 @@ async function read() {
   try {
     now = await call("/v1/stats");
   } catch (error) {
-    $("live-problem").textContent = error.message;
+    say($("live-problem"), error.message);
     before = null;
     return;
   }
-  $("live-problem").textContent = "";
+  say($("live-problem"), "");
   show({ ...now, at: performance.now() });
 }
 

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { choose, isChosen, onChange } from "./chosen.js";
-import { $, bytes, el, kindName, number, percent, plural, problem, scores } from "./dom.js";
+import { $, bytes, el, number, percent, plural, problem, scores, taskKind } from "./dom.js";
 import { openTask } from "./versions.js";
 
 const PAGE = 25;
@@ -51,14 +51,22 @@ export async function showTasks() {
     problem($("tasks-problem"), null);
     draw(page, prefix);
   } catch (error) {
-    if (error.name !== "AbortError") problem($("tasks-problem"), error);
+    if (error.name === "AbortError") return;
+    $("tasks-status").textContent = ""; // it counts the tasks of an older list
+    problem($("tasks-problem"), error);
   }
 }
 
 function draw({ tasks, total, next_cursor: following }, prefix) {
   const first = (cursors.length - 1) * PAGE;
   $("task-table").hidden = tasks.length === 0;
-  $("task-table").tBodies[0].replaceChildren(...tasks.map(row));
+  const focused = $("task-table").contains(document.activeElement) ? document.activeElement : null;
+  const rows = tasks.map(row);
+  $("task-table").tBodies[0].replaceChildren(...rows);
+  if (focused) { // drawing again must not lose the focus
+    const same = rows.find((made) => made.dataset.task === focused.closest("tr").dataset.task);
+    same?.querySelector(focused.tagName)?.focus();
+  }
   $("next").value = following || "";
   $("next").disabled = !following;
   $("previous").disabled = cursors.length === 1;
@@ -73,17 +81,17 @@ function row(task) {
   const name = task.task;
   const open = el("button", { type: "button", class: "link", onclick: () => openTask(name) }, name);
   if (task.state !== "ok") {
-    return el("tr", { role: "row" }, cell("Ask"), head(open),
-      el("td", { role: "cell", colspan: 6, class: "wide problem" }, `The file of version ${task.version} is ${task.state}. Open the task to restore another version.`));
+    return el("tr", { role: "row", "data-task": name }, cell("Ask"), head(open),
+      el("td", { role: "cell", colspan: 6, class: "problem" }, `The file of version ${task.version} is ${task.state}. Open the task to restore another version.`));
   }
   const box = el("input", {
     type: "checkbox", value: name, checked: isChosen(name), "aria-label": `Ask ${name}`,
     onchange: (event) => choose(task, event.target.checked),
   });
-  return el("tr", { role: "row" },
+  return el("tr", { role: "row", "data-task": name },
     cell("Ask", box),
     head(open),
-    cell("Kind", task.pairs ? `${kindName(task.kind)} of two texts` : kindName(task.kind)),
+    cell("Kind", taskKind(task)),
     cell("Labels", labels(task.labels || [])),
     cell("Score", ...scores(task)),
     cell("Size", bytes(task.bytes), task.share ? el("span", { class: "soft" }, ` ${percent(task.share)}`) : null),

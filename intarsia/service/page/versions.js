@@ -4,9 +4,10 @@ import { answer } from "./answers.js";
 import { administrator, call } from "./api.js";
 import { inputFor } from "./ask.js";
 import { lineChart } from "./chart.js";
-import { $, bytes, date, el, kindName, number, percent, problem, score, scores } from "./dom.js";
+import { $, bytes, date, el, number, percent, problem, score, scores, taskKind } from "./dom.js";
 
 const CURVES = 5; // of the newest versions
+const LABELS = 12; // that show at once; the rest opens
 
 let changed = () => {}; // called when another version is served
 
@@ -39,7 +40,7 @@ function content(served, versions) {
   return [
     ...(served.state === "ok" ? [facts(served)] : []),
     el("h3", {}, "Versions"),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Versions" }, table(newest)),
+    table(newest),
     ...curves(intact),
     ...(intact.length > 0 ? [comparison(served.task, intact)] : []),
   ];
@@ -48,30 +49,41 @@ function content(served, versions) {
 function facts(task) {
   const rows = task.rows ? ["train", "dev", "test"].filter((part) => part in task.rows).map((part) => `${number(task.rows[part])} ${part}`).join(", ") : "–";
   const given = [
-    ["Kind", task.pairs ? `${kindName(task.kind)}, of two texts` : kindName(task.kind)],
-    ["Labels", (task.labels || []).join(", ") || "–"],
+    ["Kind", taskKind(task)],
+    ["Labels", ...labels(task.labels || [])],
     ["Rows", rows],
-    ["Longest text", task.max_length ? `${number(task.max_length)} tokens` : "–"],
+    ["Texts are cut at", task.max_length ? `${number(task.max_length)} tokens` : "–"],
     ["Parameters", task.parameters ? `${number(task.parameters.total)} (${percent(task.share)} of the base)` : "–"],
   ];
-  return el("dl", { class: "facts" }, ...given.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  return el("dl", { class: "facts" }, ...given.flatMap(([name, ...values]) => [el("dt", {}, name), el("dd", {}, ...values)]));
+}
+
+function labels(all) {
+  if (all.length === 0) return ["–"];
+  const rest = all.slice(LABELS);
+  return [all.slice(0, LABELS).join(", "),
+    ...(rest.length ? [el("details", {}, el("summary", {}, `${rest.length} more`), rest.join(", "))] : [])];
 }
 
 function table(newest) {
   const heads = ["Version", "Learned", "Method", "Test score, 95 % interval", "Validation", "Size", ""];
-  return el("table", { class: "versions" },
-    el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, head || el("span", { class: "hidden" }, "Action"))))),
-    el("tbody", {}, ...newest.map(line)));
+  return el("table", { class: "stacked", role: "table", "aria-label": "Versions" },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...heads.map((head) =>
+      el("th", { role: "columnheader", scope: "col" }, head || el("span", { class: "hidden" }, "Action"))))),
+    el("tbody", { role: "rowgroup" }, ...newest.map(line)));
 }
 
+// The roles keep the table a table on a narrow page, which draws its rows as blocks.
 function line(version) {
-  const number = el("th", { scope: "row" }, String(version.version), version.served ? " " : null, version.served ? el("span", { class: "badge" }, "served") : null);
-  if (version.state !== "ok") return el("tr", {}, number, el("td", { colspan: 6, class: "problem" }, `The file is ${version.state}.`));
+  const served = version.served ? [" ", el("span", { class: "badge" }, "served")] : [];
+  const head = el("th", { role: "rowheader", scope: "row" }, `${version.version}`, ...served);
+  const cell = (name, ...content) => el("td", { role: "cell", "data-name": name }, ...content);
+  if (version.state !== "ok") return el("tr", { role: "row" }, head, el("td", { role: "cell", colspan: 6, class: "problem" }, `The file is ${version.state}.`));
   const action = version.served || !administrator() ? null
     : el("button", { type: "button", "aria-label": `Restore version ${version.version}`, onclick: () => restore(version) }, "Restore");
-  return el("tr", {}, number, el("td", {}, date(version.created)), el("td", {}, version.method),
-    el("td", {}, ...(version.test ? scores(version) : ["–"])), el("td", {}, score(version.dev)), el("td", {}, bytes(version.bytes)),
-    el("td", {}, action));
+  return el("tr", { role: "row" }, head, cell("Learned", date(version.created)), cell("Method", version.method),
+    cell("Test", ...(version.test ? scores(version) : ["–"])), cell("Validation", score(version.dev)), cell("Size", bytes(version.bytes)),
+    el("td", { role: "cell" }, action));
 }
 
 async function restore({ task, version }) {
@@ -95,7 +107,7 @@ function curves(intact) {
     points: (version.history || []).filter((entry) => typeof entry[metric] === "number").map((entry) => [entry.epoch, entry[metric]]),
   }));
   if (!series.some(({ points }) => points.length > 1)) return [];
-  return [el("h3", {}, "Curves"), lineChart({ title: `Validation ${metric}`, x: "epoch", series, dots: true, whole: true })];
+  return [el("h3", {}, "Curves"), lineChart({ title: `Validation ${metric}`, x: "epoch", series, dots: true })];
 }
 
 // The answers of all versions to one text, side by side.
