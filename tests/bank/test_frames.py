@@ -114,6 +114,7 @@ def test_a_threshold_is_given_to_a_call(bank: Bank) -> None:
 def test_a_client_takes_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     client = intarsia.Client("http://127.0.0.1:1")
+    monkeypatch.setattr(client, "get", lambda path: {"kind": "label"})
     monkeypatch.setattr(client, "post", lambda path, body: sent.append(body) or {"results": []})
     for texts in (pd.Series(TEXTS), np.array(TEXTS), pd.DataFrame({"text": TEXTS}), (text for text in TEXTS)):
         client.predict("opinion", texts)
