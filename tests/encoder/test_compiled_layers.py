@@ -22,6 +22,7 @@ from intarsia.encoder.slots import Slots, start
 from intarsia.kernels import cpu_library
 from intarsia.methods import Average, BitFit, Bottleneck, DoRA, Fuse, LayerNorms, LoRA, Method, Pfeiffer, Stack
 from intarsia.methods.stack import Residual
+from tests.support.compiled_for import compiled_for
 from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
 from tests.support.small_methods import FORMS, SMALL
@@ -43,10 +44,14 @@ METHODS: tuple[Method, ...] = (
 )
 
 
+EACH_VECTOR_SIZE = pytest.mark.parametrize("processor", ["this", "avx2"], indirect=True)
+
+
 @pytest.fixture(autouse=True)
-def compiler() -> None:
-    if cpu_library.load() is None:
-        pytest.skip("there is no C compiler")
+def processor(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The processor for which the function is compiled: this one, or an older one."""
+    with compiled_for(getattr(request, "param", "this")) as name:
+        yield name
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -84,6 +89,7 @@ def error(expected: Tensor, got: Tensor) -> float:
     return float((expected - got).norm() / expected.norm())
 
 
+@EACH_VECTOR_SIZE
 @pytest.mark.parametrize("family", COMPILED)
 def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
     encoder = tiny_compiled(family)
@@ -97,6 +103,7 @@ def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
         assert error(expected, got) < 1e-5, method
 
 
+@EACH_VECTOR_SIZE
 def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     encoder = tiny_compiled()
     rows, compiled = segments(encoder), set()
@@ -109,6 +116,7 @@ def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     assert not {"dora", "ia3", "prefix", "pal", "full"} & compiled
 
 
+@EACH_VECTOR_SIZE
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     encoder = tiny_compiled("mpnet")
     rows = segments(encoder, LENGTHS * 3)
@@ -127,6 +135,7 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
                     row += 1
 
 
+@EACH_VECTOR_SIZE
 def test_the_number_of_threads_changes_no_bit() -> None:
     encoder = tiny_compiled()
     rows, before = segments(encoder, (3, 37, 5, 40)), torch.get_num_threads()
@@ -138,6 +147,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, found[number % 2]) for number, one in enumerate(found))
 
 
+@EACH_VECTOR_SIZE
 def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(threads: int) -> None:
     encoder = tiny_compiled()
     rows = segments(encoder)
@@ -152,6 +162,7 @@ def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(threads: int) 
     assert torch.equal(before[:first], after[:first]) and torch.equal(before[last:], after[last:])
 
 
+@EACH_VECTOR_SIZE
 def test_a_pass_may_begin_or_end_between_layers() -> None:
     encoder = tiny_compiled()
     batch = pack(segments(encoder))
@@ -198,6 +209,7 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize("processor", ["this", "avx-vnni"], indirect=True)
 def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,9 +233,26 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
             assert torch.equal(alone, got[batch.offsets[row] : batch.offsets[row + 1]])
 
 
+@pytest.mark.parametrize("processor", ["avx2"], indirect=True)
+def test_without_vnni_int8_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_compiled()
+    assert encoder.compiled is not None
+    monkeypatch.setattr(int8_probe, "require", lambda *_: None)
+    encoder.use_int8()
+    assert encoder.compiled is None
+
+
+@EACH_VECTOR_SIZE
+def test_heads_of_8_numbers_need_vectors_of_8(processor: str) -> None:
+    library = cpu_library.load()
+    assert library is not None
+    assert (tiny("bert").compiled is not None) == (library.intarsia_lanes() == 8)
+    assert library.intarsia_lanes() == 8 or processor != "avx2"
+
+
 @pytest.mark.parametrize("family", ["deberta-v2", "albert", "modernbert", "bert"])
 def test_other_bases_run_in_pytorch(family: str) -> None:
-    encoder = tiny(family)  # the BERT has heads of 8 numbers
+    encoder = tiny(family, **({"num_attention_heads": 8} if family == "bert" else {}))  # the BERT: 4 numbers a head
     assert encoder.compiled is None
     expected, got = both(encoder, segments(encoder), [])
     assert torch.equal(expected, got)
@@ -263,6 +292,7 @@ def test_a_library_that_others_can_write_is_not_loaded(monkeypatch: pytest.Monke
     assert cpu_library.load() is not None
 
 
+@EACH_VECTOR_SIZE
 @pytest.mark.parametrize("residual", ["library", "paper"])
 def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     encoder = tiny_compiled()
