@@ -10,6 +10,15 @@ import pytest
 from intarsia.kernels import cpu_library
 
 
+@pytest.fixture
+def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run all passes of a test in PyTorch, whatever this processor could do."""
+    monkeypatch.setenv(cpu_library.SWITCH, "0")
+    cpu_library.load.cache_clear()
+    yield
+    cpu_library.load.cache_clear()
+
+
 @contextmanager
 def compiled_for(processor: str) -> Iterator[str]:
     """Build the function for "this" processor, or for one of `cpu_library.OLDER`; skip the test if that cannot be."""
