@@ -35,7 +35,6 @@ from intarsia.encoder.shape import Shape
 from intarsia.encoder.sites import LINEAR_SITES
 from intarsia.kernels import cpu_library
 
-PANEL, LANES = 32, 16  # outputs of a panel, and numbers of a vector, in the compiled function
 Modules = Mapping[tuple[str, int], Any]  # of a model, by site and layer
 _TABLES = 64  # tables of slots whose addresses are kept
 
@@ -51,6 +50,7 @@ class CompiledLayers:
 
     def __init__(self, model: Any, modules: Modules, shape: Shape, library: ctypes.CDLL, *, int8: bool) -> None:
         self._functions, self._modules, self.shape, self.int8 = library, modules, shape, int8
+        self._panel = library.intarsia_panel()
         self._kept: list[Tensor] = []  # what the structures point to
         self._relative = getattr(getattr(model, "encoder", None), "intarsia_bias", None)  # MPNet's bias of the scores
         norms = [modules[f"{name}.norm", layer] for layer in range(shape.layers) for name in BEHIND]
@@ -67,7 +67,7 @@ class CompiledLayers:
         if not _fits(model, modules, shape):
             return None
         library = cpu_library.load()
-        if library is None or (int8 and not library.intarsia_int8()):
+        if library is None or not _divides(library, modules, shape) or (int8 and not library.intarsia_int8()):
             return None
         return cls(model, modules, shape, library, int8=int8)
 
@@ -131,7 +131,7 @@ class CompiledLayers:
             linears = [modules[site, layer] for site in sites]
             weight = torch.cat([one.weight.detach() for one in linears])
             bias = self._keep(torch.cat([one.bias.detach() for one in linears]))
-            laid_out, scales, sums = _quantized(weight) if self.int8 else (_panels(weight), None, None)
+            laid_out, scales, sums = (_quantized if self.int8 else _plain)(weight, self._panel)
             return Linear(
                 self._keep(laid_out), bias, None if scales is None else self._keep(scales),
                 None if sums is None else self._keep(sums), weight.shape[1], weight.shape[0],
@@ -153,8 +153,7 @@ def _fits(model: Any, modules: Modules, shape: Shape) -> bool:
     """Return whether the compiled function computes what this base computes."""
     if shape.pre_norm or shape.shared_layers or shape.disentangled_attention or shape.layers == 0:
         return False
-    depth = shape.width // shape.heads
-    if shape.width % PANEL or depth % LANES or depth * shape.heads != shape.width:
+    if shape.width % shape.heads:
         return False
     gelus = [module for module in model.modules() if isinstance(module, Gelu)]
     if not gelus or not all(gelu.is_exact for gelu in gelus):
@@ -164,13 +163,19 @@ def _fits(model: Any, modules: Modules, shape: Shape) -> bool:
         norms = [modules[f"{name}.norm", layer] for name in BEHIND]
         if any(getattr(one, "bias", None) is None for one in (*linears.values(), *norms)):
             return False
-        if any(linear.out_features % PANEL or linear.in_features % PANEL for linear in linears.values()):
-            return False
         if {tuple(linears[site].weight.shape) for site in ("query", "key", "value")} != {(shape.width, shape.width)}:
             return False
         if not all(isinstance(norm, nn.LayerNorm) for norm in norms) or len({norm.eps for norm in norms}) > 1:
             return False
     return True
+
+
+def _divides(library: ctypes.CDLL, modules: Modules, shape: Shape) -> bool:
+    """Return whether heads are whole vectors, and layers whole panels, of the compiled function."""
+    linears = [modules[site, layer] for layer in range(shape.layers) for site in LINEAR_SITES]
+    sizes = {size for linear in linears for size in (linear.in_features, linear.out_features)}
+    heads_fit = shape.width // shape.heads % library.intarsia_lanes() == 0
+    return heads_fit and all(size % library.intarsia_panel() == 0 for size in sizes)
 
 
 def _parts(group: Group) -> list[Part]:
@@ -218,15 +223,15 @@ def _owners(groups: Sequence[Group], offsets: Sequence[int]) -> tuple[Any, Any]:
     return (Owner * len(owners))(*owners), (Use * max(1, len(uses)))(*uses)
 
 
-def _panels(weight: Tensor) -> Tensor:
-    """[out, in] → [out / PANEL, in, PANEL]"""
-    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+def _plain(weight: Tensor, panel: int) -> tuple[Tensor, None, None]:
+    """Return a weight [out, in] as panels [out / panel, in, panel], without scales and sums."""
+    return weight.view(-1, panel, weight.shape[1]).transpose(1, 2).contiguous(), None, None
 
 
-def _quantized(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return int8 panels [out / PANEL, in / 4, PANEL, 4] of a weight [out, in], its scales and 128 times its sums."""
+def _quantized(weight: Tensor, panel: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return int8 panels [out / panel, in / 4, panel, 4] of a weight [out, in], its scales and 128 times its sums."""
     from intarsia.encoder.int8 import quantize_weight
 
     quantized, scales = quantize_weight(weight)
-    panels = quantized.view(-1, PANEL, weight.shape[1] // 4, 4).transpose(1, 2).contiguous()
+    panels = quantized.view(-1, panel, weight.shape[1] // 4, 4).transpose(1, 2).contiguous()
     return panels, scales, (128 * quantized.sum(1, dtype=torch.int32))

@@ -1,9 +1,11 @@
 """Builds and loads the compiled function of CPU passes (`cpu/`), for the processor of this machine.
 
 The library is compiled once, with the machine's own C compiler, and kept in the user's cache (`INTARSIA_CACHE`, by
-default `~/.cache/intarsia`). Without a compiler, and on processors without AVX-512, there is no library, and passes run
-in PyTorch. `INTARSIA_COMPILE=0`
-switches it off; `INTARSIA_COMPILE=built` only uses a library that was built before.
+default `~/.cache/intarsia`). Its vectors have 16 floats with AVX-512, and 8 with AVX2 and FMA. Without a compiler, and
+on older processors, there is no library, and passes run in PyTorch.
+
+`INTARSIA_COMPILE=0` switches it off; `built` only uses a library that was built before. `avx2` and `avx-vnni` build it
+for processors with these instructions only, to test them on newer ones.
 """
 
 from __future__ import annotations
@@ -15,21 +17,36 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from intarsia import files
 from intarsia.errors import IntarsiaError
 
 SOURCES = Path(__file__).parent / "cpu"
-NEEDED = "avx512f"  # built for AVX2, a pass took twenty times as long
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
-    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-ffp-contract=fast",
+    "-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-ffp-contract=fast",
 )  # fmt: skip
 SECONDS = 120.0
 SWITCH = "INTARSIA_COMPILE"
+
+
+class Target(NamedTuple):
+    """The processors for which the library is built."""
+
+    flags: tuple[str, ...]
+    needed: frozenset[str]  # instructions, as Linux names them
+
+
+NATIVE = Target(("-march=native",), frozenset({"avx2", "fma"}))  # uses AVX-512 and VNNI where it finds them
+OLDER = {  # by the setting of the switch
+    "avx2": Target(("-march=x86-64-v3",), NATIVE.needed),
+    "avx-vnni": Target(("-march=x86-64-v3", "-mavxvnni"), NATIVE.needed | {"avx_vnni"}),
+}
 
 logger = logging.getLogger("intarsia")
 
@@ -37,11 +54,14 @@ logger = logging.getLogger("intarsia")
 @cache
 def load() -> ctypes.CDLL | None:
     """Return the library; None if it cannot be had."""
-    if (setting := os.environ.get(SWITCH)) == "0" or NEEDED not in instructions().split():
+    setting = os.environ.get(SWITCH, "")
+    target = OLDER.get(setting, NATIVE)
+    if setting == "0" or not target.needed <= set(instructions().split()):
         return None
+    flags = FLAGS + target.flags
     with suppress(OSError, IntarsiaError, RuntimeError):  # RuntimeError: there is no home folder
-        path = _path()
-        if _is_own(path) or (setting != "built" and _build(path) and _is_own(path)):
+        path = _path(flags)
+        if _is_own(path) or (setting != "built" and _build(path, flags) and _is_own(path)):
             return _loaded(path)
     return None
 
@@ -60,7 +80,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
     return found
 
 
-def _build(path: Path) -> bool:
+def _build(path: Path, flags: Sequence[str]) -> bool:
     """Compile the library; return whether that worked."""
     compiler = _compiler()
     if compiler is None:
@@ -69,7 +89,7 @@ def _build(path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
         made = Path(folder) / "pass.so"
-        command = [compiler, *FLAGS, "-o", str(made), str(SOURCES / "pass.c")]
+        command = [compiler, *flags, "-o", str(made), str(SOURCES / "pass.c")]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -88,10 +108,10 @@ def _compiler() -> str | None:
     return next(filter(None, map(shutil.which, (wanted,) if wanted else COMPILERS)), None)
 
 
-def _path() -> Path:
+def _path(flags: Sequence[str]) -> Path:
     """Return the library's file, which belongs to its source and to the instructions of this processor."""
     depends = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir())))
-    depends.update(repr((FLAGS, instructions())).encode())
+    depends.update(repr((flags, instructions())).encode())
     return files.cache_folder() / "compiled" / f"pass-{depends.hexdigest()[:32]}.so"
 
 

@@ -35,6 +35,7 @@ from intarsia.methods import (
     Stack,
 )
 from intarsia.methods.stack import Residual
+from tests.support.compiled_for import compiled_for
 from tests.support.composed import Frozen, lively
 from tests.support.families import COMPILED, tiny, tiny_compiled
 from tests.support.small_methods import FORMS, SMALL
@@ -64,10 +65,14 @@ METHODS: tuple[Method, ...] = (
 )
 
 
+EACH_VECTOR_SIZE = pytest.mark.parametrize("processor", ["this", "avx2"], indirect=True)
+
+
 @pytest.fixture(autouse=True)
-def compiler() -> None:
-    if cpu_library.load() is None:
-        pytest.skip("there is no C compiler")
+def processor(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The processor for which the function is compiled: this one, or an older one."""
+    with compiled_for(getattr(request, "param", "this")) as name:
+        yield name
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -118,6 +123,7 @@ def error(expected: Tensor, got: Tensor) -> float:
     return float((expected - got).norm() / expected.norm())
 
 
+@EACH_VECTOR_SIZE
 @pytest.mark.parametrize("family", COMPILED)
 def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
     encoder = tiny_compiled(family)
@@ -132,6 +138,7 @@ def test_the_plain_base_and_every_method_are_as_in_pytorch(family: str) -> None:
         assert error(expected, got) < 1e-5, method
 
 
+@EACH_VECTOR_SIZE
 def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     encoder = tiny_compiled()
     compiled = set()
@@ -147,6 +154,7 @@ def test_every_method_of_the_registry_is_as_in_pytorch_or_runs_there() -> None:
     assert not {"pal", "full"} & compiled
 
 
+@EACH_VECTOR_SIZE
 def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     encoder = tiny_compiled("mpnet")
     rows = segments(encoder, LENGTHS * 3)
@@ -157,6 +165,7 @@ def test_a_token_has_the_same_bits_in_any_pass(threads: int) -> None:
     check_alone(encoder, rows, groups)
 
 
+@EACH_VECTOR_SIZE
 def test_the_number_of_threads_changes_no_bit() -> None:
     encoder = tiny_compiled()
     rows, before = segments(encoder, (3, 37, 5, 40)), torch.get_num_threads()
@@ -168,6 +177,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     assert all(torch.equal(one, found[number % 2]) for number, one in enumerate(found))
 
 
+@EACH_VECTOR_SIZE
 @pytest.mark.parametrize(
     ("method", "tensor"),
     [
@@ -192,6 +202,7 @@ def test_a_row_without_numbers_leaves_its_neighbours_as_they_were(method: Method
     assert torch.equal(before[:first], after[:first]) and torch.equal(before[last:], after[last:])
 
 
+@EACH_VECTOR_SIZE
 def test_a_pass_may_begin_or_end_between_layers() -> None:
     encoder = tiny_compiled()
     batch = pack(segments(encoder))
@@ -238,6 +249,7 @@ def test_a_forked_process_starts_threads_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize("processor", ["this", "avx-vnni"], indirect=True)
 def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
     threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,9 +280,26 @@ def test_int8_is_as_near_as_in_pytorch_and_has_the_same_bits_in_any_pass(
             assert torch.equal(alone, got[batch.offsets[row] : batch.offsets[row + 1]])
 
 
+@pytest.mark.parametrize("processor", ["avx2"], indirect=True)
+def test_without_vnni_int8_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = tiny_compiled()
+    assert encoder.compiled is not None
+    monkeypatch.setattr(int8_probe, "require", lambda *_: None)
+    encoder.use_int8()
+    assert encoder.compiled is None
+
+
+@EACH_VECTOR_SIZE
+def test_heads_of_8_numbers_need_vectors_of_8(processor: str) -> None:
+    library = cpu_library.load()
+    assert library is not None
+    assert (tiny("bert").compiled is not None) == (library.intarsia_lanes() == 8)
+    assert library.intarsia_lanes() == 8 or processor != "avx2"
+
+
 @pytest.mark.parametrize("family", ["deberta-v2", "albert", "modernbert", "bert"])
 def test_other_bases_run_in_pytorch(family: str) -> None:
-    encoder = tiny(family)  # the BERT has heads of 8 numbers
+    encoder = tiny(family, **({"num_attention_heads": 8} if family == "bert" else {}))  # the BERT: 4 numbers a head
     assert encoder.compiled is None
     expected, got = both(encoder, segments(encoder), [])
     assert torch.equal(expected, got)
@@ -323,6 +352,7 @@ def test_magnitudes_follow_what_is_put_into_a_slot() -> None:
         assert error(expected, got) < 1e-5
 
 
+@EACH_VECTOR_SIZE
 @pytest.mark.parametrize("residual", ["library", "paper"])
 def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
     encoder = tiny_compiled()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from intarsia.encoder import pass_threads
+from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
 from intarsia.encoder.slots import start
 from intarsia.errors import IntarsiaError
@@ -17,6 +18,7 @@ from intarsia.serve.predictor import PassRow, Predictor
 from intarsia.serve.served import Served
 from intarsia.tasks.learned import Interface, Learned
 from intarsia.tasks.task_kind import TaskKind
+from tests.support.compiled_for import compiled_for
 from tests.support.families import COMPILED, FAMILY_NAMES, tiny, tiny_compiled
 
 METHODS: tuple[Method, ...] = (
@@ -58,9 +60,23 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("family", [*FAMILY_NAMES, *(f"compiled {family}" for family in COMPILED)])
-def test_a_row_has_the_same_bits_alone_and_in_any_pass(family: str, threads: str) -> None:
-    encoder = tiny_compiled(family.split()[1]) if " " in family else tiny(family)
+@pytest.fixture
+def encoder(request: pytest.FixtureRequest) -> Iterator[Encoder]:
+    """A tiny base of a family, whose passes may run in the compiled function for a processor."""
+    family, _, processor = request.param.partition(" compiled for ")
+    if not processor:
+        yield tiny(family)
+    else:
+        with compiled_for(processor):
+            yield tiny_compiled(family)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [*FAMILY_NAMES, *(f"{family} compiled for this" for family in COMPILED), "bert compiled for avx2"],
+    indirect=True,
+)
+def test_a_row_has_the_same_bits_alone_and_in_any_pass(encoder: Encoder, threads: str) -> None:
     kind, draw = TaskKind("labels", ("a", "b", "c")), np.random.default_rng(0)
     tasks: dict[str, Served] = {}
     for seed, method in enumerate(METHODS):

@@ -33,6 +33,7 @@ from intarsia.serve.predictor import Predictor
 from intarsia.serve.served import Served
 from intarsia.serve.shared_trunk import shared_trunk
 from intarsia.tasks.learned import Interface, Learned
+from tests.support.compiled_for import in_pytorch as in_pytorch
 from tests.support.composed import Frozen, learned
 from tests.support.families import tiny, tiny_with_words
 from tests.support.segments import segments
@@ -266,6 +267,7 @@ def parallel_tasks(encoder: Encoder) -> Tasks:
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet", "albert", "distilbert"])
+@pytest.mark.usefixtures("in_pytorch")  # all methods in one pass
 def test_rows_of_one_text_share_layers_and_keep_their_bits(family: str) -> None:
     tasks = parallel_tasks(tiny(family))
     names = [name for _ in ROWS for name in tasks.served]

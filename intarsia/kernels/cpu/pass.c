@@ -122,8 +122,12 @@ int64_t intarsia_work_bytes(const Pass *pass) {
     return 4 * (tokens * 5 * pass->width + threads * CHUNK * (pass->inner + 1)) + threads * CHUNK * widest + 256;
 }
 
+int intarsia_lanes(void) { return LANES; }
+
+int intarsia_panel(void) { return PANEL; }
+
 int intarsia_int8(void) {
-#if defined(__AVX512VNNI__)
+#if defined(DOT)
     return 1;
 #else
     return 0;

@@ -1,17 +1,23 @@
 /* Products with weights of the base, in float32 or int8, and with tensors of a slot. */
 
 #pragma once
-#if defined(__AVX512VNNI__)
-#include <immintrin.h>
-#endif
 #include "given.h"
 #include "vectors.h"
 
-INLINE void panel(const int rows, const float *x, int inputs, const float *w, const float *bias, float *y,
-                  int64_t ld) {
+#define STEP (4 * PANEL) /* bytes of a panel that a product reads at a time: of one input, or of four in int8 */
+#define SOON 4096        /* bytes between the weights in use and those that are fetched, in a product with one block */
+
+INLINE void fetch(const char *ahead) {
+    for (int line = 0; line < STEP; line += 64) __builtin_prefetch(ahead + line);
+}
+
+/* Both fetch weights for later into the cache: from `ahead`, `share` bytes a step. */
+INLINE void panel(const int rows, const float *x, int inputs, const float *w, const float *bias, const char *ahead,
+                  int share, float *y, int64_t ld) {
     vf low[ROWS], high[ROWS];
     EACH_ROW low[r] = load(bias), high[r] = load(bias + LANES);
-    for (int k = 0; k < inputs; k++) {
+    for (int k = 0; k < inputs; k++, ahead += share) {
+        fetch(ahead);
         vf a = load(w + PANEL * k), b = load(w + PANEL * k + LANES);
         EACH_ROW {
             float value = x[(int64_t)r * inputs + k];
@@ -23,61 +29,66 @@ INLINE void panel(const int rows, const float *x, int inputs, const float *w, co
     }
 }
 
-#if defined(__AVX512VNNI__)
-/* Written out, because GCC moves the sums of the intrinsic through memory. */
-#define DOT(sum, x, w) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w))
+#if defined(DOT)
 INLINE void panel_int8(const int rows, const uint8_t *x, const float *scale, int inputs, const int8_t *w,
-                       const float *scales, const int32_t *sums, const float *bias, float *y, int64_t ld) {
-    __m512i low[ROWS], high[ROWS];
-    EACH_ROW low[r] = high[r] = _mm512_setzero_si512();
-    for (int k = 0; k < inputs; k += 4) {
-        __m512i a = _mm512_loadu_si512(w + PANEL * k), b = _mm512_loadu_si512(w + PANEL * k + 64);
+                       const float *scales, const int32_t *sums, const float *bias, const char *ahead, int share,
+                       float *y, int64_t ld) {
+    vi low[ROWS], high[ROWS];
+    EACH_ROW low[r] = high[r] = (vi){0};
+    for (int k = 0; k < inputs; k += 4, ahead += share) {
+        fetch(ahead);
+        vi a = load_integers(w + PANEL * k), b = load_integers(w + PANEL * k + 4 * LANES);
         EACH_ROW {
             int32_t four;
             memcpy(&four, x + (int64_t)r * inputs + k, 4);
-            __m512i value = _mm512_set1_epi32(four);
+            vi value = four - (vi){0};
             DOT(low[r], value, a);
             DOT(high[r], value, b);
         }
     }
-    vi sum_low, sum_high;
-    memcpy(&sum_low, sums, 64), memcpy(&sum_high, sums + LANES, 64);
+    vi sum_low = load_integers(sums), sum_high = load_integers(sums + LANES);
     EACH_ROW {
-        vf left = __builtin_convertvector((vi)low[r] - sum_low, vf) * (load(scales) * scale[r]) + load(bias);
-        vf right = __builtin_convertvector((vi)high[r] - sum_high, vf) * (load(scales + LANES) * scale[r]);
+        vf left = __builtin_convertvector(low[r] - sum_low, vf) * (load(scales) * scale[r]) + load(bias);
+        vf right = __builtin_convertvector(high[r] - sum_high, vf) * (load(scales + LANES) * scale[r]);
         store(y + r * ld, left), store(y + r * ld + LANES, right + load(bias + LANES));
     }
 }
 #endif
 
+#if ROWS == 12
+#define COUNTS_TO_ROWS(CALL) \
+    case 6: CALL(6); break; case 7: CALL(7); break; case 8: CALL(8); break; \
+    case 9: CALL(9); break; case 10: CALL(10); break; case 11: CALL(11); break; default: CALL(12);
+#else
+#define COUNTS_TO_ROWS(CALL) default: CALL(6);
+#endif
 #define EACH_COUNT(CALL) \
     switch (rows) { \
         case 1: CALL(1); break; case 2: CALL(2); break; case 3: CALL(3); break; case 4: CALL(4); break; \
-        case 5: CALL(5); break; case 6: CALL(6); break; case 7: CALL(7); break; case 8: CALL(8); break; \
-        case 9: CALL(9); break; case 10: CALL(10); break; case 11: CALL(11); break; default: CALL(12); }
+        case 5: CALL(5); break; COUNTS_TO_ROWS(CALL) }
 
 /* The tokens of a product, quantized in int8. */
 typedef struct { const float *states; const uint8_t *bytes; const float *scales; } Input;
 
-/* y [tokens, outputs] for the panels from `first` to `last`. */
+/* y [tokens, outputs] for the panels from `first` to `last`. Each block of tokens fetches a part of the next panel. */
 static void product(Input x, int tokens, const Linear *of, int activation, float *y, int first, int last) {
-    int blocks = (tokens + ROWS - 1) / ROWS, inputs = of->inputs;
-    int64_t ld = of->outputs;
+    int blocks = (tokens + ROWS - 1) / ROWS, inputs = of->inputs, share = STEP / blocks;
+    int64_t ld = of->outputs, steps = x.bytes ? inputs / 4 : inputs;
     for (int p = first; p < last; p++) {
         const float *bias = of->bias + PANEL * p;
+        const char *w = (const char *)of->weight + STEP * steps * p;
         for (int b = 0; b < blocks; b++) {
             int from = (int64_t)tokens * b / blocks, rows = (int64_t)tokens * (b + 1) / blocks - from;
+            const char *ahead = w + (blocks > 1 ? STEP * steps + share * steps * b : SOON);
             float *out = y + from * ld + PANEL * p;
             if (!x.bytes) {
-                const float *w = (const float *)of->weight + (int64_t)PANEL * inputs * p;
-#define FLOATS(N) panel(N, x.states + (int64_t)from * inputs, inputs, w, bias, out, ld)
+#define FLOATS(N) panel(N, x.states + (int64_t)from * inputs, inputs, (const float *)w, bias, ahead, share, out, ld)
                 EACH_COUNT(FLOATS)
             }
-#if defined(__AVX512VNNI__)
+#if defined(DOT)
             else {
-                const int8_t *w = (const int8_t *)of->weight + (int64_t)PANEL * inputs * p;
-#define BYTES(N) panel_int8(N, x.bytes + (int64_t)from * inputs, x.scales + from, inputs, w, of->scales + PANEL * p, \
-                            of->sums + PANEL * p, bias, out, ld)
+#define BYTES(N) panel_int8(N, x.bytes + (int64_t)from * inputs, x.scales + from, inputs, (const int8_t *)w, \
+                            of->scales + PANEL * p, of->sums + PANEL * p, bias, ahead, share, out, ld)
                 EACH_COUNT(BYTES)
             }
 #endif
@@ -113,36 +124,34 @@ static void quantize(const float *x, int width, uint8_t *bytes, float *scale) {
  * rows of y are `ld` apart. */
 static void slot_product(const float *x, int tokens, int inputs, const float *w, const float *b, int outputs,
                          int activation, float scale, float *y, int64_t ld) {
+    enum { HEIGHT = LANES / 4, WIDTH = 4 }; /* tokens and outputs of a block: a vector's sums */
     int rest = inputs % LANES, even = inputs - rest;
-    for (int i = 0; i < tokens; i += 4)
-        for (int j = 0; j < outputs; j += 4) {
-            const float *row[4], *column[4];
-            for (int n = 0; n < 4; n++) { /* the last block repeats the last token and output */
-                row[n] = x + (int64_t)(i + n < tokens ? i + n : tokens - 1) * inputs;
-                column[n] = w + (int64_t)(j + n < outputs ? j + n : outputs - 1) * inputs;
-            }
-            vf sums[16];
-            for (int n = 0; n < 16; n++) sums[n] = all(0.0f);
+    for (int i = 0; i < tokens; i += HEIGHT)
+        for (int j = 0; j < outputs; j += WIDTH) {
+            const float *row[HEIGHT], *column[WIDTH]; /* the last block repeats the last token and output */
+            for (int n = 0; n < HEIGHT; n++) row[n] = x + (int64_t)(i + n < tokens ? i + n : tokens - 1) * inputs;
+            for (int n = 0; n < WIDTH; n++) column[n] = w + (int64_t)(j + n < outputs ? j + n : outputs - 1) * inputs;
+            vf sums[LANES];
+            for (int n = 0; n < LANES; n++) sums[n] = all(0.0f);
             for (int k = 0; k < even; k += LANES) {
-                vf left[4], right[4];
-                for (int n = 0; n < 4; n++) left[n] = load(row[n] + k), right[n] = load(column[n] + k);
-                for (int n = 0; n < 16; n++) sums[n] += left[n / 4] * right[n % 4];
+                vf left[HEIGHT], right[WIDTH];
+                for (int n = 0; n < HEIGHT; n++) left[n] = load(row[n] + k);
+                for (int n = 0; n < WIDTH; n++) right[n] = load(column[n] + k);
+                for (int n = 0; n < LANES; n++) sums[n] += left[n / WIDTH] * right[n % WIDTH];
             }
             if (rest) {
-                vf left[4], right[4];
-                for (int n = 0; n < 4; n++)
-                    left[n] = part(row[n] + even, rest), right[n] = part(column[n] + even, rest);
-                for (int n = 0; n < 16; n++) sums[n] += left[n / 4] * right[n % 4];
+                vf left[HEIGHT], right[WIDTH];
+                for (int n = 0; n < HEIGHT; n++) left[n] = part(row[n] + even, rest);
+                for (int n = 0; n < WIDTH; n++) right[n] = part(column[n] + even, rest);
+                for (int n = 0; n < LANES; n++) sums[n] += left[n / WIDTH] * right[n % WIDTH];
             }
-            float bias[4] = {0}, out[LANES];
-            for (int n = 0; b && n < 4 && j + n < outputs; n++) bias[n] = b[j + n];
-            vf biases = {bias[0], bias[1], bias[2], bias[3], bias[0], bias[1], bias[2], bias[3],
-                         bias[0], bias[1], bias[2], bias[3], bias[0], bias[1], bias[2], bias[3]};
-            store(out, activate(sums_of(sums) + biases, activation));
-            for (int m = 0; m < 4 && i + m < tokens; m++) {
+            float bias[LANES] = {0}, out[LANES];
+            for (int n = 0; b && n < LANES; n++) bias[n] = j + n % WIDTH < outputs ? b[j + n % WIDTH] : 0.0f;
+            store(out, activate(sums_of(sums) + load(bias), activation));
+            for (int m = 0; m < HEIGHT && i + m < tokens; m++) {
                 float *to = y + (i + m) * ld + j;
-                for (int n = 0; n < 4 && j + n < outputs; n++)
-                    to[n] = scale != 0.0f ? to[n] + scale * out[4 * m + n] : out[4 * m + n];
+                for (int n = 0; n < WIDTH && j + n < outputs; n++)
+                    to[n] = scale != 0.0f ? to[n] + scale * out[WIDTH * m + n] : out[WIDTH * m + n];
             }
         }
 }

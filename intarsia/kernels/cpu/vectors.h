@@ -1,27 +1,49 @@
-/* Vectors of 16 floats, and functions of them. Each number depends on its own lane only, but for the sums of lanes. */
+/* Vectors of 16 floats (AVX-512) or 8 (AVX2), and functions of them. Each number depends on its own lane only, but for
+ * the sums of lanes. */
 
 #pragma once
-#if !defined(__AVX512F__)
-#error "these vectors need AVX-512: built for AVX2, a pass took twenty times as long"
-#endif
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 16   /* floats of a vector */
-#define PANEL 32   /* outputs of a panel: two vectors */
-#define ROWS 12    /* tokens that a product takes at a time: their sums, two vectors each, stay in registers */
-#define CHUNK 96   /* tokens whose feed-forward states stay in the cache */
-#define THREADS 64 /* at most */
+/* LANES: floats of a vector. ROWS: tokens that a product takes at a time; their sums, two vectors each, stay in
+ * registers. DOT adds the products of four bytes to each int32 lane; without it there is no int8. It is written out,
+ * because GCC moves the sums of the intrinsic through memory. */
+#if defined(__AVX512F__) /* 32 registers */
+#define LANES 16
+#define ROWS 12
+#if defined(__AVX512VNNI__)
+#define DOT(sum, x, w) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w))
+#endif
+#elif defined(__AVX2__) && defined(__FMA__) /* 16 registers */
+#define LANES 8
+#define ROWS 6
+#if defined(__AVXVNNI__)
+#define DOT(sum, x, w) __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w))
+#endif
+#else
+#error "these vectors need AVX-512, or AVX2 with FMA"
+#endif
+
+#define PANEL (2 * LANES) /* outputs of a panel */
+#define CHUNK 96          /* tokens whose feed-forward states stay in the cache */
+#define THREADS 64        /* at most */
 
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi_any __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
 typedef uint8_t vb __attribute__((vector_size(LANES)));
 #define INLINE static inline __attribute__((always_inline))
-#define EACH_ROW _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) /* unrolled: sums stay in registers */
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+#define EACH_ROW UNROLLED for (int r = 0; r < rows; r++) /* unrolled: sums stay in registers */
 
 INLINE vf load(const float *p) { return *(const vf_any *)p; }
+INLINE vi load_integers(const void *p) { return *(const vi_any *)p; }
 INLINE void store(float *p, vf x) { *(vf_any *)p = x; }
 INLINE vf select_(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf all(float x) { return x - (vf){0}; }
@@ -73,30 +95,34 @@ INLINE vf activate(vf x, int kind) {
     return x;
 }
 
-#define PAIRS(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-INLINE vf halves(vf a, vf b) {
-    return PAIRS(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           PAIRS(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-}
-INLINE vf quarters(vf a, vf b) {
-    return PAIRS(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-           PAIRS(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-}
-INLINE vf eighths(vf a, vf b) {
-    return PAIRS(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-           PAIRS(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-}
-INLINE vf whole(vf a, vf b) {
-    return PAIRS(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           PAIRS(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-}
+/* One step of the sums of lanes: each lane has the sum of two lanes of a or of b that are `s` apart. */
+#if defined(__clang__)
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
+#endif
+#define NEAR(i, s) ((i) & (s) ? LANES + (i) - (s) : (i))
+#define FAR(i, s) ((i) & (s) ? LANES + (i) : (i) + (s))
+#define EIGHT(F, i, s) \
+    F((i), s), F((i) + 1, s), F((i) + 2, s), F((i) + 3, s), F((i) + 4, s), F((i) + 5, s), F((i) + 6, s), F((i) + 7, s)
+#if LANES == 16
+#define INDICES(F, s) EIGHT(F, 0, s), EIGHT(F, 8, s)
+#else
+#define INDICES(F, s) EIGHT(F, 0, s)
+#endif
+#define FOLD(v, s) \
+    for (int i = 0; i < LANES / (2 * (s)); i++) \
+        v[i] = PICK(v[2 * i], v[2 * i + 1], INDICES(NEAR, s)) + PICK(v[2 * i], v[2 * i + 1], INDICES(FAR, s))
 
-/* The sums of 16 vectors' lanes. */
-INLINE vf sums_of(const vf *v) {
-    vf h[8], q[4];
-    for (int i = 0; i < 8; i++) h[i] = halves(v[2 * i], v[2 * i + 1]);
-    for (int i = 0; i < 4; i++) q[i] = quarters(h[2 * i], h[2 * i + 1]);
-    return whole(eighths(q[0], q[1]), eighths(q[2], q[3]));
+/* The sums of the lanes of LANES vectors, which are overwritten. */
+INLINE vf sums_of(vf *v) {
+    FOLD(v, 1);
+    FOLD(v, 2);
+    FOLD(v, 4);
+#if LANES == 16
+    FOLD(v, 8);
+#endif
+    return v[0];
 }
 
 INLINE vf part(const float *p, int count) { /* fewer than LANES numbers */
