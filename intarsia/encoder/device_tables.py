@@ -142,9 +142,9 @@ class DeviceTables:
         share_ends = sizes.cumsum()
         share_starts = share_ends - sizes
         starts = packed + (share_starts - packed[first_rows]).repeat(counts)
-        rows = np.arange(len(lengths))
+        rows: slice | np.ndarray = slice(len(lengths))
         if self.slot_rows is not None:
-            rows += (slots * self.slot_rows - first_rows).repeat(counts)
+            rows = np.arange(len(lengths)) + (slots * self.slot_rows - first_rows).repeat(counts)
         t["row_start"][rows], t["row_length"][rows] = starts, lengths
         t["row_start"][self.rows + slots], t["row_length"][self.rows + slots] = share_starts + used, sizes - used
         tokens = positions + starts.repeat(lengths)
