@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +19,8 @@ RING = 4  # host buffers: passes that may be in flight before the host waits
 SMALLEST, STEP = 256, 128  # tokens: the smallest pass, and the distance between the sizes of small passes
 PADDING = 128  # tokens: the longest padding segment
 
+Size = TypeVar("Size", int, np.ndarray)
+
 
 class Share(NamedTuple):
     """The rows of one slot in a pass."""
@@ -28,8 +32,8 @@ class Share(NamedTuple):
     built_on: tuple[int, ...] = ()  # the slots of the frozen inlays on which its composition is built
 
 
-def aligned(size: int, align: int) -> int:
-    """Return the size, rounded up to a multiple of `align`."""
+def aligned(size: Size, align: int) -> Size:
+    """Return the size (or an array of sizes), rounded up to a multiple of `align`."""
     return -(-size // align) * align
 
 
@@ -99,59 +103,69 @@ class DeviceTables:
             found.append(replace(own, tile_slot=self[_built_on(i)], slot_start=none, slot_end=none, seeds=none))
         return tuple(found)
 
-    def fill(self, shares: Sequence[Share]) -> None:
-        """Write the tables of these shares on the host and start their copy to the device."""
+    def fill(self, shares: Sequence[Share]) -> np.ndarray:
+        """Write the tables of these shares on the host and start their copy to the device. Return the first token of
+        each row, in the order of the shares."""
         self.turn = (self.turn + 1) % RING
         if self.copied:
             self.copied[self.turn].synchronize()
         host = self.on_host[self.turn]
         whole = host.numpy()
         t = {name: whole[table_range] for name, table_range in self.ranges.items()}
-        for name in ("row_length", "slot_start", "slot_end", "active"):
+        for name in ("row_length", "slot_start", "slot_end", "active", "ids", "types", "positions"):
             t[name].fill(0)
         t["tile_slot"].fill(shares[0].slot if shares else 0)
         for i in range(len(self.built_on)):
             t[_built_on(i)].fill(shares[0].built_on[i] if shares else 0)
-        start = self._lay_out(t, shares)
-        t["ids"][start:] = t["types"][start:] = t["positions"][start:] = 0
-        begins = np.arange(start, self.size, self.padding)  # the remaining tokens form padding segments
+        starts, end = self._lay_out(t, shares) if shares else (np.zeros(0, np.int64), 0)
+        begins = np.arange(end, self.size, self.padding)  # the remaining tokens form padding segments
         row = self.rows + self.slots
         t["row_start"][row : row + len(begins)] = begins
         t["row_length"][row : row + len(begins)] = np.minimum(self.padding, self.size - begins)
         self.on_device.copy_(host, non_blocking=True)
         if self.copied:
             self.copied[self.turn].record()
+        return starts
 
-    def _lay_out(self, t: dict[str, np.ndarray], shares: Sequence[Share]) -> int:
-        """Write the tables `t` for these shares; return the number of tokens in use."""
-        start = row = 0
-        for slot, tokens, rows, seed, built_on in shares:
-            lengths = tokens.lengths[rows]
-            ends = np.cumsum(lengths)
-            begins, total = ends - lengths, int(ends[-1])
-            first = row if self.slot_rows is None else slot * self.slot_rows
-            t["row_start"][first : first + len(rows)] = begins + start
-            t["row_length"][first : first + len(rows)] = lengths
-            row += len(rows)
-            indices = np.arange(total)
-            source = indices + np.repeat(tokens.offsets[rows] - begins, lengths)
-            target = slice(start, start + total)
-            t["ids"][target] = tokens.ids[source]
-            t["types"][target] = 0 if tokens.types is None else tokens.types[source]
-            t["positions"][target] = indices - np.repeat(begins, lengths)
-            end = start + aligned(total, self.align)
-            padding = slice(start + total, end)
-            t["ids"][padding] = t["types"][padding] = t["positions"][padding] = 0
-            t["row_start"][self.rows + slot] = start + total
-            t["row_length"][self.rows + slot] = end - start - total
-            tiles = slice(start // self.align, end // self.align)
-            t["tile_slot"][tiles] = slot
-            for i, frozen_slot in enumerate(built_on):
-                t[_built_on(i)][tiles] = frozen_slot
-            t["slot_start"][slot], t["slot_end"][slot] = start, end
-            t["seeds"][slot], t["active"][slot] = seed, 1
-            start = end
-        return start
+    def _lay_out(self, t: dict[str, np.ndarray], shares: Sequence[Share]) -> tuple[np.ndarray, int]:
+        """Write the tables `t` for these shares; return the first token of each row, and the number of tokens in use.
+
+        All shares are laid out at once: a pass may have many, each with few rows.
+        """
+        slots = np.array([share.slot for share in shares])
+        counts = np.array([len(share.rows) for share in shares])
+        lengths, positions, ids, types = _joined(shares)
+        packed = lengths.cumsum() - lengths  # [rows] where each row would start without padding between the shares
+        first_rows = counts.cumsum() - counts
+        used = np.add.reduceat(lengths, first_rows)  # [shares] tokens
+        sizes = aligned(used, self.align)
+        share_ends = sizes.cumsum()
+        share_starts = share_ends - sizes
+        starts = packed + (share_starts - packed[first_rows]).repeat(counts)
+        rows: slice | np.ndarray = slice(len(lengths))
+        if self.slot_rows is not None:
+            rows = np.arange(len(lengths)) + (slots * self.slot_rows - first_rows).repeat(counts)
+        t["row_start"][rows], t["row_length"][rows] = starts, lengths
+        t["row_start"][self.rows + slots], t["row_length"][self.rows + slots] = share_starts + used, sizes - used
+        tokens = positions + starts.repeat(lengths)
+        t["ids"][tokens], t["types"][tokens], t["positions"][tokens] = ids, types, positions
+        end, tiles = int(share_ends[-1]), sizes // self.align
+        t["tile_slot"][: end // self.align] = slots.repeat(tiles)
+        for i in range(len(self.built_on)):
+            frozen_slots = np.array([share.built_on[i] for share in shares])
+            t[_built_on(i)][: end // self.align] = frozen_slots.repeat(tiles)
+        t["slot_start"][slots], t["slot_end"][slots] = share_starts, share_ends
+        t["seeds"][slots], t["active"][slots] = [share.seed for share in shares], 1
+        return starts, end
+
+
+def _joined(shares: Sequence[Share]) -> tuple[np.ndarray, ...]:
+    """Return the lengths of all rows of these shares, and the positions, ids and types of their tokens."""
+    parts = [
+        tokens.of_rows(np.concatenate([share.rows for share in members]))
+        for tokens, members in groupby(shares, key=attrgetter("tokens"))
+    ]
+    return tuple(map(np.concatenate, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
 
 
 def _built_on(i: int) -> str:

@@ -37,3 +37,12 @@ class SegmentArrays:
             return None
         types = chain.from_iterable(s.types or [0] * len(s.ids) for s in self.segments)
         return np.fromiter(types, np.int32, int(self.lengths.sum()))
+
+    def of_rows(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the lengths of these segments [rows], and of their tokens the positions, ids and types [tokens]."""
+        lengths = self.lengths[rows]
+        ends = lengths.cumsum()
+        positions = np.arange(ends[-1]) - (ends - lengths).repeat(lengths)
+        source = positions + self.offsets[rows].repeat(lengths)
+        types = np.zeros(len(source), np.int32) if self.types is None else self.types[source]
+        return lengths, positions, self.ids[source], types

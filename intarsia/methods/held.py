@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class Held:
         """The tensors of this inlay and of its parts, by their names in the composition."""
         return {**self.own, **parent_tensors(self.method, all_own_tensors(self.parents))}
 
-    @property
+    @cached_property
     def parent_slots(self) -> tuple[int, ...]:
         """The slots of the frozen inlays that are its parts, in the order of `tables` without the first."""
         return tuple(slot for parent in _parents(self) for slot in (parent.slot, *parent.parent_slots))

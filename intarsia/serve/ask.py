@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from intarsia.errors import IntarsiaError
 from intarsia.serve.prediction import Prediction, Text
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """One row of a request."""
 
     task: str | None  # None: the plain base, for `embed`
@@ -21,14 +20,8 @@ class Ask:
     embed: bool = False  # answer with the pooled state in place of a prediction
     swap: tuple[tuple[str, str], ...] = ()  # (a parent of the task, the task whose inlay takes its place)
 
-    @property
-    def resolved_by(self) -> tuple[Any, ...]:
-        """Return what says which tensors answer."""
-        return self.task, self.version, self.swap
 
-
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer to one ask: a prediction, a vector, or the error of this row alone."""
 
     ask: Ask

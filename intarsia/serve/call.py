@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from intarsia.errors import DeadlineExceeded, IntarsiaError
+from intarsia.serve.answering import answers
 from intarsia.serve.ask import Answer, Ask, Timing
 from intarsia.serve.preparing import Prepared
 
@@ -46,10 +47,7 @@ class Call:
             raise self._error
         if self._answers is None:
             assert self._prepared is not None
-            answers = {place: Answer(self.asks[place], error=error) for place, error in self._prepared.errors.items()}
-            for group in self._prepared.groups:
-                answers |= group.answers(self.asks)
-            self._answers = [answers[place] for place in range(len(self.asks))]
+            self._answers = answers(self.asks, self._prepared)
         return self._answers
 
     def cancel(self) -> None:

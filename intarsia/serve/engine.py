@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from operator import itemgetter
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -73,22 +73,24 @@ class Engine:
 
         `deadline` is a time of `time.monotonic`. Without `truncate`, a text that is too long gets an error.
         """
-        return self._submit(asks, deadline, truncate, wait=False)
+        return self._submit(asks, deadline, truncate, self.resolve, wait=False)
 
-    def _submit(self, asks: Sequence[Ask], deadline: float | None, truncate: bool, *, wait: bool) -> Call:
+    def _submit(
+        self, asks: Sequence[Ask], deadline: float | None, truncate: bool, resolve: Resolve, *, wait: bool
+    ) -> Call:
         """`wait`: wait for room in the queue instead of raising `Overloaded`."""
         call = Call(list(asks), time.monotonic(), deadline)
         if not wait:
             self._refuse_if_full(0)
-        prepared = self._prepared(call.asks, truncate)
+        prepared = self._prepared(call.asks, truncate, resolve)
         tokens = prepared.tokens
-        placed = [
-            (group.place(i), Row(call, group, i, segment, len(segment.ids), group.key))
+        rows = [
+            Row(call, group, i, place, segment, len(segment.ids), group.key)
             for group in prepared.groups
-            for i, segment in enumerate(group.inputs.segments)
+            for i, (place, segment) in enumerate(zip(group.row_places(), group.inputs.segments, strict=True))
         ]
         # In the order of the asks, so that the rows of one text are in one pass, in which they share layers.
-        rows = [row for _, row in sorted(placed, key=itemgetter(0))]
+        rows.sort(key=attrgetter("place"))
         for group in prepared.groups:
             group.outputs = [None] * len(group.inputs.segments)
         with self._wake:
@@ -107,11 +109,12 @@ class Engine:
 
         Parts of the asks are tokenized while earlier parts run.
         """
+        resolve = cache(self.resolve)  # all parts ask the same versions
         answers: list[Answer] = []
         running: deque[Call] = deque()
         for first in range(0, len(asks), PART):
             part = asks[first : first + PART]
-            running.append(self._submit(part, deadline, truncate, wait=True))
+            running.append(self._submit(part, deadline, truncate, resolve, wait=True))
             if len(running) == PARTS_RUNNING:
                 answers += self._result(running.popleft(), truncate)
         while running:
@@ -123,7 +126,7 @@ class Engine:
             try:
                 return call.result()
             except Replaced:  # a version left memory and its file at once: resolve again
-                call = self._submit(call.asks, call.deadline, truncate, wait=True)
+                call = self._submit(call.asks, call.deadline, truncate, self.resolve, wait=True)
         return call.result()
 
     def probe(self) -> None:
@@ -207,13 +210,14 @@ class Engine:
             seconds = self.statistics.seconds_for(self._waiting_tokens)
             raise Overloaded(f"{self._waiting_tokens} tokens wait already; the limit is {limit}. Try again.", seconds)
 
-    def _prepared(self, asks: Sequence[Ask], truncate: bool) -> Prepared:
+    def _prepared(self, asks: Sequence[Ask], truncate: bool, resolve: Resolve) -> Prepared:
         """Return the rows of a call, with their inlays in memory."""
         for _ in range(TRIES):
-            prepared = prepare(asks, self.resolve, self.encoder, truncate=truncate)
+            prepared = prepare(asks, resolve, self.encoder, truncate=truncate)
             self._stage_all(prepared)
             if not any(isinstance(error, Replaced) for error in prepared.errors.values()):
-                break  # else another process has just replaced one of the tasks: resolve them again
+                break
+            resolve = self.resolve  # another process has just replaced one of the tasks: resolve them again
         return prepared
 
     def _stage_all(self, prepared: Prepared) -> None:
@@ -266,12 +270,14 @@ class Engine:
         planned = PlannedPass(self.predictor, self.host)
         rows: list[Row] = []
         left: list[Row] = []
+        runs: dict[Call, bool] = {}  # whether the rows of a call should still run
         waiting, tokens = self._waiting, 0
         while waiting:
             row = waiting.popleft()
-            call = row.call
-            if not call.open or call.expired(now):
-                self._leave(row, now)
+            if row.call not in runs:
+                runs[row.call] = row.call.open and not row.call.expired(now)
+            if not runs[row.call]:
+                self._leave(row)
                 continue
             if rows and tokens + row.size > budget:
                 left.append(row)
@@ -289,7 +295,7 @@ class Engine:
         self._room.notify_all()
         return rows, {key: planned.tasks[key] for key in planned.joined}
 
-    def _leave(self, row: Row, now: float) -> None:
+    def _leave(self, row: Row) -> None:
         """Count a row that leaves the queue without a pass: its call has ended, or its deadline has passed."""
         self._waiting_tokens -= row.size
         if row.call.open:
@@ -326,8 +332,8 @@ class Engine:
 
     def _start(self, rows: list[Row], needed: dict[str, Staged | None]) -> Running | None:
         began = time.monotonic()
-        for row in rows:
-            row.call.start_pass(began)
+        for call in {row.call for row in rows}:
+            call.start_pass(began)
         try:
             return Running(rows, needed, self._outputs(rows, needed), began)
         except Exception as error:
@@ -373,11 +379,9 @@ class Engine:
         return None if self.predictor.residents.find(served.key) else self._staged(served)
 
     def _hand_out(self, rows: list[Row], outputs: list[Any]) -> None:
-        counts: dict[Call, int] = {}
         for row, output in zip(rows, outputs, strict=True):
             row.group.outputs[row.index] = output
-            counts[row.call] = counts.get(row.call, 0) + 1
-        for call, count in counts.items():
+        for call, count in Counter(row.call for row in rows).items():
             call.take(count)
 
     def _on_device(self, task: Callable[[], Any], *, wait: bool = True) -> None:

@@ -20,6 +20,7 @@ class Row:
     call: Call
     group: Group
     index: int  # of its segment in the group
+    place: int  # of its ask in the call
     segment: Segment
     size: int  # its tokens
     key: str | None  # of its task; None: the plain base
@@ -36,14 +37,17 @@ class PlannedPass:
         # The keys of a task and of the inlays on which it is built, with their shapes and how many a pass can hold.
         self._rooms: dict[str, list[tuple[str, object, int]]] = {}
         self._members: dict[object, set[str]] = {}  # the tasks of each shape that joined
-        self._kind: object = None
+        self._kind: tuple[object, int] | None = None
 
     def join(self, row: Row) -> bool | None:
         """Let a row join, if its task fits; None: its task is in no memory, so it must be read again."""
         key = row.key
         if key not in self._kinds and not self._find(key):
             return None
-        kind = (self._kinds[key], self.predictor.length_key(row.segment))
+        length = self.predictor.length_key(row.segment)
+        if self._kind is not None and key in self.joined and length == self._kind[1]:
+            return True  # as most rows do
+        kind = (self._kinds[key], length)
         if self._kind is not None and kind != self._kind:
             return False
         if key is not None and key not in self.joined:

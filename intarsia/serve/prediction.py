@@ -56,4 +56,6 @@ class Prediction:
         """Return the prediction with the values that `TaskKind.describe_all` gives."""
         if "labels" in answer:
             answer = {**answer, "labels": tuple(answer["labels"])}
-        return cls(task, **answer)
+        prediction = cls.__new__(cls)
+        vars(prediction).update(task=task, **answer)  # the constructor would also set the fields of all other kinds
+        return prediction

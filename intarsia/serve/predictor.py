@@ -164,7 +164,7 @@ class Predictor:
         segments = [[rows[i].segment for i in members] for members in by_key.values()]
         outputs = slots.start(
             [(None if r is None else r.held, own) for r, own in zip(residents, segments, strict=True)],
-            tokens=any(r is not None and r.learned.head.pooling == "none" for r in residents),
+            tokens=any(r is not None and r.learned.task_kind.reads_tokens for r in residents),
             vectors=any(row.embed for row in rows),
         )
 
@@ -172,16 +172,16 @@ class Predictor:
             outputs.wait()
             out: list[Any] = [None] * len(rows)
             first = 0
-            for run, (members, resident) in enumerate(zip(by_key.values(), residents, strict=True)):
+            for members, resident, own in zip(by_key.values(), residents, segments, strict=True):
+                last = first + len(members)
                 if resident is not None:
-                    place = slice(first, first + len(members))
-                    logits = outputs.logits(run, place, resident.learned, segments[run])
-                    for i, output in zip(members, raw_outputs(resident, logits, segments[run]), strict=True):
+                    found = outputs.of_rows(slice(first, last), resident.learned, own)
+                    for i, output in zip(members, found, strict=True):
                         out[i] = output
-                for at, i in enumerate(members):
+                for i, place in zip(members, range(first, last), strict=True):
                     if rows[i].embed:
-                        out[i] = outputs.vector(first + at)
-                first += len(members)
+                        out[i] = outputs.vector(place)
+                first = last
             return out
 
         return finish

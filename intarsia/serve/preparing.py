@@ -5,26 +5,17 @@ A bad ask gets its own error, and the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
 from intarsia.encoder.encoder import Encoder
 from intarsia.encoder.packed import Segment
-from intarsia.errors import IntarsiaError, PassFailed
-from intarsia.serve.ask import Answer, Ask
-from intarsia.serve.prediction import Prediction
+from intarsia.errors import IntarsiaError
+from intarsia.serve.ask import Ask
 from intarsia.serve.served import Served
 from intarsia.tasks.examples import Example, check_answers
 from intarsia.tasks.inputs import Inputs
-
-NOT_FINITE = (
-    "the model's outputs for this text contain NaN or infinity: the weights of the task or of the base are too large. "
-    "Restore an older version of the task, or learn it again."
-)
 
 
 class Resolve(Protocol):
@@ -48,49 +39,19 @@ class Group:
     def key(self) -> str | None:
         return None if self.served is None else self.served.key
 
-    def place(self, segment: int) -> int:
-        """Return the place in the call of the ask that a segment belongs to."""
-        return self.places[self.inputs.owners[segment] if self.inputs.owners else segment]
+    def row_places(self) -> Sequence[int]:
+        """Return for each segment the place in the call of the ask that it belongs to."""
+        return [self.places[owner] for owner in self.inputs.owners] if self.inputs.owners else self.places
 
-    def answers(self, asks: Sequence[Ask]) -> dict[int, Answer]:
-        """Return the answer of each place; call it when all outputs are there."""
-        vectors: Sequence[Any] = self.outputs if self.embed else [None] * len(self.places)
-        predictions: Sequence[Prediction | None] = [None] * len(self.places)
-        if not self.embed:
-            assert self.served is not None
-            kind_of_task, rows = self.served.interface.task_kind, self.outputs
-            if not kind_of_task.reads_tokens:  # the passes gave logits
-                rows = list(kind_of_task.probabilities(torch.from_numpy(np.stack(rows))))
-            described = kind_of_task.describe_all(self.examples, self.inputs, rows)
-            predictions = [Prediction.of(self.served.name, answer) for answer in described]
-        version, kind = (None, None) if self.served is None else (self.served.version, self.served.kind)
-        tokens, truncated = self._sizes()
-        broken = self._not_finite()
-        answers = {}
-        for i, place in enumerate(self.places):
-            about = {"version": version, "kind": kind, "tokens": tokens[i], "truncated": truncated[i]}
-            if i in broken:
-                answers[place] = Answer(asks[place], error=PassFailed(NOT_FINITE), **about)  # type: ignore[arg-type]
-            else:
-                answers[place] = Answer(asks[place], predictions[i], vectors[i], **about)  # type: ignore[arg-type]
-        return answers
-
-    def _not_finite(self) -> set[int]:
-        """Return the examples whose outputs contain NaN or infinity."""
-        alike = len({output.shape for output in self.outputs}) == 1
-        parts = [np.stack(self.outputs)] if alike else self.outputs  # heads that read rows: one look at all
-        if all(map(_is_finite, parts)):
-            return set()
-        owners = self.inputs.owners or range(len(self.outputs))
-        return {owner for owner, output in zip(owners, self.outputs, strict=True) if not _is_finite(output)}
-
-    def _sizes(self) -> tuple[list[int], list[bool]]:
-        owners = self.inputs.owners or range(len(self.inputs.segments))
+    def sizes(self) -> list[tuple[int, bool]]:
+        """Return for each example how many tokens it has, and whether its text was longer."""
+        if not self.inputs.owners:
+            return [(len(segment.ids), segment.truncated) for segment in self.inputs.segments]
         tokens, truncated = [0] * len(self.places), [False] * len(self.places)
-        for owner, segment in zip(owners, self.inputs.segments, strict=True):
+        for owner, segment in zip(self.inputs.owners, self.inputs.segments, strict=True):
             tokens[owner] += len(segment.ids)
             truncated[owner] |= segment.truncated
-        return tokens, truncated
+        return list(zip(tokens, truncated, strict=True))
 
 
 @dataclass(eq=False)
@@ -107,63 +68,66 @@ class Prepared:
     @property
     def truncated(self) -> int:
         """Return the number of asks whose text was cut."""
-        return sum(
-            len({group.place(row) for row, segment in enumerate(group.inputs.segments) if segment.truncated})
-            for group in self.groups
-        )
+        return sum(long for group in self.groups for _, long in group.sizes())
 
 
 def prepare(asks: Sequence[Ask], resolve: Resolve, encoder: Encoder, *, truncate: bool) -> Prepared:
     """Return the rows of a call."""
     errors: dict[int, IntarsiaError] = {}
-    groups: dict[tuple[Any, ...], Group] = {}
-    unresolved: dict[tuple[Any, ...], IntarsiaError] = {}
+    members: dict[tuple[Any, ...], list[int]] = {}
     for place, ask in enumerate(asks):
-        try:
-            if ask.resolved_by in unresolved:
-                raise unresolved[ask.resolved_by]
-            # A task has only pairs or only single texts; the plain base takes both.
-            key = (*ask.resolved_by, ask.embed, ask.task is None and isinstance(ask.text, str))
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = Group(_resolved(ask, resolve, unresolved), embed=ask.embed)
-            example = _example(ask, group.served)
-        except IntarsiaError as error:
-            errors[place] = error
-            continue
-        group.places.append(place)
-        group.examples.append(example)
-    found = [group for group in groups.values() if group.places]
+        # A task has only pairs or only single texts; the plain base takes both.
+        key = ask.task, ask.version, ask.swap, ask.embed, ask.task is None and isinstance(ask.text, str)
+        members.setdefault(key, []).append(place)
+    groups = [_group(asks, places, resolve, errors) for places in members.values()]
+    found = [group for group in groups if group.places]
     _tokenize(found, encoder, errors)
     if not truncate:
         _refuse_long(found, errors)
     return Prepared([group for group in found if group.places], errors)
 
 
-def _resolved(ask: Ask, resolve: Resolve, unresolved: dict[tuple[Any, ...], IntarsiaError]) -> Served | None:
-    if ask.task is None:
-        return None
+def _group(asks: Sequence[Ask], places: list[int], resolve: Resolve, errors: dict[int, IntarsiaError]) -> Group:
+    """Return the asks at these places, which differ in their texts only; those that are wrong get an error."""
+    first = asks[places[0]]
+    group = Group(None, embed=first.embed)
     try:
-        return resolve(ask.task, ask.version, ask.swap)
+        parse = _parser(first, group, resolve)
     except IntarsiaError as error:
-        unresolved[ask.resolved_by] = error
-        raise
+        errors.update(dict.fromkeys(places, error))
+        return group
+    for place in places:
+        try:
+            example = parse(asks[place].text)
+        except IntarsiaError as error:
+            errors[place] = error
+            continue
+        group.places.append(place)
+        group.examples.append(example)
+    return group
 
 
-def _example(ask: Ask, served: Served | None) -> Example:
-    if served is not None:
-        interface = served.interface
+def _parser(ask: Ask, group: Group, resolve: Resolve) -> Callable[[Any], Example]:
+    """Resolve the task of a group, and return what turns its texts into examples."""
+    if ask.task is None:
         if not ask.embed:
-            check_answers(interface.task_kind.kind, served.name)
-        return interface.task_kind.parse_request(ask.text, served.name, interface.pairs)
+            raise IntarsiaError("the plain base has no head and predicts nothing: name a task, or ask for a vector.")
+        return _plain_example
+    served = group.served = resolve(ask.task, ask.version, ask.swap)
+    kind, pairs = served.interface.task_kind, served.interface.pairs
     if not ask.embed:
-        raise IntarsiaError("the plain base has no head and predicts nothing: name a task, or ask for a vector.")
-    if isinstance(ask.text, str):
-        return Example(ask.text)
-    match ask.text:
+        check_answers(kind.kind, served.name)
+    return lambda text: kind.parse_request(text, served.name, pairs)
+
+
+def _plain_example(text: Any) -> Example:
+    """Return a text for the plain base as an example."""
+    if isinstance(text, str):
+        return Example(text)
+    match text:
         case [str(first), str(second)]:
             return Example(first, second)
-    raise IntarsiaError(f"a vector is of a text or of a pair of texts, not of {type(ask.text).__name__}.")
+    raise IntarsiaError(f"a vector is of a text or of a pair of texts, not of {type(text).__name__}.")
 
 
 def _tokenize(groups: Sequence[Group], encoder: Encoder, errors: dict[int, IntarsiaError]) -> None:
@@ -208,14 +172,14 @@ def _refuse_long(groups: Sequence[Group], errors: dict[int, IntarsiaError]) -> N
     for group in groups:
         if not any(segment.truncated for segment in group.inputs.segments):
             continue
-        tokens, truncated = group._sizes()
+        sizes = group.sizes()
         owners, places = group.inputs.owners, group.inputs.places
-        kept = [i for i, long in enumerate(truncated) if not long]
-        for i, place in enumerate(group.places):
-            if truncated[i]:  # a long context becomes several rows: what is too long there is the question
-                what = "question is longer than what" if owners else f"text is longer than the {tokens[i]} tokens that"
+        kept = [i for i, (_, long) in enumerate(sizes) if not long]
+        for place, (tokens, long) in zip(group.places, sizes, strict=True):
+            if long:  # a long context becomes several rows: what is too long there is the question
+                what = "question is longer than what" if owners else f"text is longer than the {tokens} tokens that"
                 errors[place] = IntarsiaError(f"the {what} this task reads. Shorten it, or allow truncation.")
-        rows = [row for row, owner in enumerate(owners or range(len(truncated))) if not truncated[owner]]
+        rows = [row for row, owner in enumerate(owners or range(len(sizes))) if not sizes[owner][1]]
         number = {old: new for new, old in enumerate(kept)}
         group.inputs = replace(
             group.inputs,
@@ -225,9 +189,3 @@ def _refuse_long(groups: Sequence[Group], errors: dict[int, IntarsiaError]) -> N
         )
         group.examples = [group.examples[i] for i in kept]
         group.places = [group.places[i] for i in kept]
-
-
-def _is_finite(output: np.ndarray) -> bool:
-    """Return whether an output is finite; an output with fields has probabilities among them."""
-    values = output if output.dtype.names is None else output["probabilities"]
-    return bool(np.isfinite(values).all())

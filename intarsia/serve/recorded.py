@@ -105,34 +105,31 @@ class RecordedSlots(ServingSlots):
         """Start a pass over the rows of each resident inlay (None: the plain base); the inlays are in these slots, and
         those on which they are built in the same tables. `tokens`, `vectors`: what is read beside the rows' logits."""
         arrays = SegmentArrays([segment for _, segments in runs for segment in segments])
-        shares, first, starts = [], 0, []
-        at = 0
-        for held, segments in runs:
-            rows = np.arange(first, first + len(segments))
-            lengths = arrays.lengths[rows]
-            starts.append(at + np.cumsum(lengths) - lengths)
+        rows = np.arange(len(arrays.segments))
+        counts = np.array([len(segments) for _, segments in runs])
+        firsts = counts.cumsum() - counts
+        shares = []
+        for (held, segments), first in zip(runs, firsts.tolist(), strict=True):
             slot, built_on = (0, ()) if held is None else (held.slot, held.parent_slots)
-            shares.append(Share(slot, arrays, rows, 0, built_on))
-            at += aligned(int(lengths.sum()), self.align)
-            first += len(segments)
+            shares.append(Share(slot, arrays, rows[first : first + len(segments)], 0, built_on))
+        used = int(aligned(np.add.reduceat(arrays.lengths, firsts), self.align).sum())
         longest = max(SMALLEST_LONGEST, 1 << (arrays.longest - 1).bit_length())
         held = runs[0][0]
         built_on = () if held is None else tables(held)[1:]
         parts = () if held is None else parts_of([held], self.encoder.shape)
         passes = self.passes.setdefault((longest, built_on), RecordedPasses())
-        recorded = passes.fitting(fixed_size(max(at, 4 * first)), False, lambda size: self._new(size, longest, parts))
-        recorded.tables.fill(shares)
+        size = fixed_size(max(used, 4 * len(rows)))
+        recorded = passes.fitting(size, False, lambda size: self._new(size, longest, parts))
+        starts = recorded.tables.fill(shares)
         results = recorded.run()
-        names = ["rows", *(["tokens"] if tokens else []), *(["vectors"] if vectors else [])]
-        counts = {"rows": first, "vectors": first, "tokens": at}
-        return Outputs(
-            {name: self._fetch(name, results[name][: counts[name]]) for name in names}, self._event(), starts
-        )
+        sizes = {"rows": len(rows)} | ({"tokens": used} if tokens else {}) | ({"vectors": len(rows)} if vectors else {})
+        fetched = {name: self._fetch(name, results[name][:size]) for name, size in sizes.items()}
+        return Outputs(fetched, self._event(), starts)
 
     def _fetch(self, name: str, result: Tensor) -> Tensor:
         """Start the copy of a result to the host."""
         if result.device.type != "cuda":
-            return result.clone()
+            return result
         buffers = self.on_host[self.turn]
         if name not in buffers or buffers[name].shape[0] < result.shape[0]:
             rows = 1 << (result.shape[0] - 1).bit_length()
@@ -178,22 +175,25 @@ class RecordedSlots(ServingSlots):
 class Outputs:
     """The outputs of a started pass, on their way to the host."""
 
-    def __init__(self, results: Mapping[str, Tensor], ready: Any, starts: Sequence[np.ndarray]) -> None:
-        """`starts`: the first token of each row, by run."""
+    def __init__(self, results: Mapping[str, Tensor], ready: Any, starts: np.ndarray) -> None:
+        """`starts`: the first token of each row."""
         self.results, self.ready, self.starts = results, ready, starts
 
     def wait(self) -> None:
         if self.ready is not None:
             self.ready.synchronize()
+        # Callers may read the logits when a later pass has taken the buffers.
+        self.logits = self.results["rows"].numpy().copy()
 
     def vector(self, row: int) -> np.ndarray:
         return self.results["vectors"][row].numpy().copy()
 
-    def logits(self, run: int, rows: slice, learned: Learned, segments: Sequence[Segment]) -> Tensor:
-        """Return the logits of a run's rows [rows, outputs], or of their tokens [tokens, outputs]."""
+    def of_rows(self, rows: slice, learned: Learned, segments: Sequence[Segment]) -> Sequence[np.ndarray]:
+        """Return the logits of a task's rows; for heads that read tokens, the probabilities of each row's tokens."""
         outputs = learned.head.outputs
-        if learned.head.pooling != "none":
-            return self.results["rows"][rows, :outputs]
+        if not learned.task_kind.reads_tokens:
+            return list(self.logits[rows, :outputs])
         by_token = self.results["tokens"]
-        parts = [by_token[start : start + len(s.ids)] for start, s in zip(self.starts[run], segments, strict=True)]
-        return torch.cat(parts)[:, :outputs]
+        places = zip(self.starts[rows].tolist(), segments, strict=True)
+        tokens = torch.cat([by_token[start : start + len(segment.ids)] for start, segment in places])
+        return learned.task_kind.predictions(tokens[:, :outputs], segments)

@@ -111,10 +111,11 @@ class Residents:
         No task of the pass makes room for another, nor does an inlay on which one of them is built.
         """
         self.pinned = set()
-        for key in wanted:
-            if (resident := self.find(key)) is not None:
+        found = {key: self.find(key) for key in wanted}
+        for key, resident in found.items():
+            if resident is not None:
                 self._pin(key, resident)
-        return {key: self.find(key) or self._put(key, staged()) for key, staged in wanted.items()}
+        return {key: found[key] or self._put(key, staged()) for key, staged in wanted.items()}
 
     def _pin(self, key: str, resident: Resident) -> None:
         self.pinned.add(key)

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intarsia.encoder import rowwise
 from intarsia.encoder.packed import Segment
 from intarsia.errors import IntarsiaError
 from intarsia.tasks.calibration import find_temperature, tempered
@@ -25,6 +24,7 @@ from intarsia.tasks.heads import Head, Hidden, Pooling
 from intarsia.tasks.inputs import Inputs
 from intarsia.tasks.intervals import interval, ranking_interval
 from intarsia.tasks.metrics import Interval, check_metric
+from intarsia.tasks.probabilities import probabilities
 from intarsia.tasks.ranking import ranks
 from intarsia.tasks.thresholds import USUAL, find_thresholds
 
@@ -187,18 +187,8 @@ class TaskKind:
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
         """Probabilities [V, k] of the labels; for scores the scores themselves [V, 1]."""
-        logits = logits.detach().float().cpu()
-        if self.temperature != 1.0:
-            logits = logits / self.temperature
-        if self.kind == "label":
-            # NumPy: for the few rows and labels of an answer, calling PyTorch takes longer than the computation.
-            values = logits.numpy()
-            with np.errstate(invalid="ignore"):  # infinite logits give NaN, which is an error of its row
-                powers = np.exp(values - values.max(-1, keepdims=True))
-            return powers / powers.sum(-1, keepdims=True)
-        if self.kind == "labels":
-            return rowwise.elementwise(torch.sigmoid, logits).numpy()
-        return logits.numpy() * self.spread + self.mean
+        values = logits.detach().float().cpu().numpy()
+        return probabilities(self.kind, values, temperature=self.temperature, mean=self.mean, spread=self.spread)
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
         """Predicted labels in the form of `gold`."""

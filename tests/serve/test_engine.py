@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +21,11 @@ from intarsia.bank import store
 from intarsia.bank.bank import Bank
 from intarsia.errors import DamagedInlay, DeadlineExceeded, IntarsiaError, Overloaded, UnknownTask
 from intarsia.serve.ask import Answer, Ask
-from intarsia.serve.engine import Engine
+from intarsia.serve.engine import PART, Engine
+from intarsia.serve.recorded import Outputs
+from intarsia.tasks.heads import Head
+from intarsia.tasks.learned import Learned
+from intarsia.tasks.task_kind import TaskKind
 from tests.support.families import opinions, tiny_with_words
 
 QUICK = Settings(epochs=1, batch_size=16, learning_rate=1e-2)
@@ -260,6 +265,19 @@ def test_a_damaged_file_is_not_read_for_every_request(
     assert again.predict("h0", ["good"])[0].label
 
 
+def test_a_large_request_asks_one_version_of_a_task_from_start_to_end(bank: Bank) -> None:
+    engine = opened(bank).engine
+    inner, asked = engine.resolve, Counter[str]()
+
+    def resolve(name: str, *others: object) -> object:
+        asked[name] += 1
+        return inner(name, *others)  # type: ignore[arg-type]
+
+    engine.resolve = resolve  # type: ignore[assignment]
+    answers = engine.answer([Ask("houlsby", "good"), Ask("lora", "bad")] * PART)
+    assert asked == {"houlsby": 1, "lora": 1} and {answer.version for answer in answers} == {1}
+
+
 def test_vectors_of_the_base_and_of_a_task(bank: Bank) -> None:
     own = opened(bank)
     plain, task = own.embed(["good film", "bad"]), own.embed(["good film", "bad"], "h0")
@@ -305,3 +323,15 @@ def test_outputs_that_are_not_finite_are_an_error_of_their_task(bank: Bank, tmp_
     good, bad = own.engine.answer([Ask("h0", "good"), Ask("h1", "good")])
     assert good.prediction == bank.predict("h0", ["good"])[0]
     assert "NaN or infinity" in str(bad.error)
+
+
+def test_outputs_stay_when_a_later_pass_takes_their_buffers() -> None:
+    """On a GPU outputs arrive in buffers that are used again, perhaps before a caller reads them."""
+    buffers = {"rows": torch.ones(2, 3), "vectors": torch.ones(2, 4)}
+    task = Learned(Bottleneck(4), Head(3), TaskKind("label", ("a", "b", "c")), {})
+    outputs = Outputs(buffers, None, np.zeros(2, np.int64))
+    outputs.wait()
+    rows, vector = outputs.of_rows(slice(0, 2), task, []), outputs.vector(0)
+    for buffer in buffers.values():
+        buffer.zero_()
+    assert np.all(np.stack(rows) == 1) and np.all(vector == 1)
