@@ -33,6 +33,7 @@ from intarsia.serve.statistics import EngineStats, Statistics
 PROBE = "a"  # the text of `Engine.probe`
 PART, PARTS_RUNNING = 512, 3  # asks that `answer` submits at a time, and how many parts may run
 TRIES = 8  # attempts of a call when other processes replace its tasks meanwhile
+LETTERS, CUT = 6, 16  # of a token, and tokens to which a task may cut a text: few texts are below that
 CLOSED = "the engine is closed; open the bank again."
 
 
@@ -81,7 +82,7 @@ class Engine:
         """`wait`: wait for room in the queue instead of raising `Overloaded`."""
         call = Call(list(asks), time.monotonic(), deadline)
         if not wait:
-            self._refuse_if_full(0)
+            self.check_room(asks)
         prepared = self._prepared(call.asks, truncate, resolve)
         tokens = prepared.tokens
         rows = [
@@ -190,9 +191,10 @@ class Engine:
             self._thread.join()
         self._readers.shutdown(wait=True)
 
-    def check_room(self) -> None:
-        """Raise `Overloaded` if `submit` would do so whatever the request: without a look at its texts."""
-        self._refuse_if_full(0)
+    def check_room(self, asks: Sequence[Ask]) -> None:
+        """Raise `Overloaded` if `submit` would do so, as far as that is known before the texts are tokenized."""
+        least = _least_tokens(asks)
+        self._refuse_if_full(least if least <= (self.limits.queue_tokens or 0) else 0)
 
     def _is_full(self, tokens: int) -> bool:
         return self._waiting_tokens > 0 and self._waiting_tokens + tokens > (self.limits.queue_tokens or 0)
@@ -405,6 +407,11 @@ class Engine:
             done.wait()
             if raised:
                 raise raised[0]
+
+
+def _least_tokens(asks: Sequence[Ask]) -> int:
+    """Return a number of tokens that few requests stay under; a task may cut its texts."""
+    return sum(2 + min(len(ask.text) // LETTERS, CUT) if isinstance(ask.text, str) else 2 for ask in asks)
 
 
 def _present(staged: Staged | None) -> Staged:

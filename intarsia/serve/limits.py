@@ -12,7 +12,8 @@ import torch
 from intarsia.errors import IntarsiaError
 
 MOST_SLOTS = 4096
-PASS_TOKENS = {"cpu": 4096, "cuda": 16384}
+PASS_TOKENS = {"cpu": 1024, "cuda": 16384}  # on a CPU larger passes are no faster, and their answers come in bursts
+QUEUE_TOKENS = {"cpu": 1 << 18, "cuda": 1 << 20}  # a request of 1,024 rows of 256 tokens fits
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -21,7 +22,7 @@ class Limits:
     """Bounds on what an engine holds. `None` stands for a value that fits this machine (`Limits.on` fills it in)."""
 
     pass_tokens: int | None = None  # tokens of a pass
-    queue_tokens: int | None = None  # tokens that may wait; None: 64 passes
+    queue_tokens: int | None = None  # tokens that may wait; None: `QUEUE_TOKENS`
     slots: int = MOST_SLOTS  # tasks on the device, for each method shape
     slot_bytes: int | None = None  # of all slots on the device; None: a quarter of the free memory
     host_bytes: int | None = None  # of inlays kept in host memory; None: an eighth of the free host memory
@@ -35,10 +36,10 @@ class Limits:
 
     def on(self, device: torch.device) -> Limits:
         """Return these limits with every value filled in for a device."""
-        tokens = self.pass_tokens or PASS_TOKENS.get(device.type, PASS_TOKENS["cpu"])
+        kind = device.type if device.type in PASS_TOKENS else "cpu"
         return Limits(
-            pass_tokens=tokens,
-            queue_tokens=self.queue_tokens or 64 * tokens,
+            pass_tokens=self.pass_tokens or PASS_TOKENS[kind],
+            queue_tokens=self.queue_tokens or QUEUE_TOKENS[kind],
             slots=self.slots,
             slot_bytes=self.slot_bytes or max(1, free_bytes(device) // 4),
             host_bytes=self.host_bytes or max(1, free_bytes(torch.device("cpu")) // 8),

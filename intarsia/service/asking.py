@@ -44,7 +44,7 @@ async def ask(
     deadline = time.monotonic() + seconds
     submit = partial(engine.submit, asks, deadline=deadline, truncate=truncate)
     try:
-        engine.check_room()  # here, so that a refusal never waits for a thread
+        engine.check_room(asks)  # here, so that a refusal never waits for a thread
         call = submit() if _quick(engine, asks) else await service.in_thread(submit)
     except IntarsiaError as error:
         raise service.failure(error) from error

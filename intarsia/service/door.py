@@ -14,6 +14,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+from functools import lru_cache
 
 from intarsia.service.asgi import Scope, header
 from intarsia.service.errors import Failure
@@ -100,6 +101,7 @@ def _shown(scope: Scope) -> bytes | None:
     return None
 
 
+@lru_cache(64)
 def _names_this_machine(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower() in ("localhost", ""):

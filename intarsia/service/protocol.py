@@ -16,6 +16,34 @@ from intarsia.service.web import encode
 HEADER_BYTES = 64 << 10
 
 
+class OneWrite:
+    """A transport that sends the head of an answer together with its body: one packet and one system call.
+
+    What is written during one turn of the event loop is sent at the end of that turn.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, part: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(part)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 def limited_protocol(connections: int, header_seconds: float) -> type[HttpToolsProtocol]:
     """The protocol class of one server."""
 
@@ -25,7 +53,7 @@ def limited_protocol(connections: int, header_seconds: float) -> type[HttpToolsP
         _header_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
             if len(self.connections) > connections:
                 self._refuse(Failure(503, "Too many connections.", code="too_many_connections", retry_after=1))
                 return

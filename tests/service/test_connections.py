@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
 import json
 import socket
@@ -14,6 +16,7 @@ import pytest
 
 from intarsia.bank.bank import Bank
 from intarsia.encoder.encoder import Encoder
+from intarsia.service.protocol import OneWrite
 from tests.support.service import Running, running, wait_until
 
 BODY = json.dumps({"requests": [{"task": "opinion", "input": "good film"}]}).encode()
@@ -220,3 +223,62 @@ MALFORMED = [
 @pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
 def test_malformed_bodies(service: Running, body: bytes) -> None:
     assert service.ask("POST", "/v1/predict", body).status in (200, 400, 422)
+
+
+class Recorded:
+    """A transport that notes what is written to it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, part: bytes) -> None:
+        self.written.append(part)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def test_head_and_body_are_sent_together() -> None:
+    async def turns() -> None:
+        whole, cut, left = Recorded(), Recorded(), Recorded()
+        one, two, three = (OneWrite(transport, asyncio.get_running_loop()) for transport in (whole, cut, left))
+        one.write(b"head"), one.write(b"body")
+        two.write(b"last"), two.close()
+        three.write(b"to nobody")
+        left.closed = True  # the client has left in between
+        await asyncio.sleep(0)
+        one.write(b"more")
+        await asyncio.sleep(0)
+        assert whole.written == [b"headbody", b"more"]
+        assert cut.written == [b"last"] and two.is_closing()
+        assert left.written == []
+
+    asyncio.run(turns())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_requests_leave_no_cycles_behind(service: Running, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector looks for garbage rarely while a service runs: see `intarsia.memory.settle`."""
+    if refused:
+        monkeypatch.setattr(service.service.engine, "_is_full", lambda tokens: True)
+
+    def ask() -> None:
+        with closing(http.client.HTTPConnection("127.0.0.1", service.port)) as connection:
+            for _ in range(20):
+                connection.request("POST", "/v1/predict", BODY, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                assert answer.read() and answer.status == (429 if refused else 200)
+
+    ask()
+    gc.collect()
+    gc.disable()
+    try:
+        ask()
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found < 100, "of 20 requests"
