@@ -39,6 +39,7 @@ KINDS: dict[str, type[IntarsiaError]] = {
     "damaged_inlay": errors.DamagedInlay,
     "missing_parent": errors.MissingParent,
     "refused": errors.Refused,
+    "invalid_name": errors.InvalidName,
     "overloaded": errors.Overloaded,
     "too_large": errors.RequestTooLong,
     "deadline_exceeded": errors.DeadlineExceeded,

@@ -50,6 +50,10 @@ class Refused(BankError):
     """The bank is intact and does not allow this: a foreign base, a taken name, a run under way elsewhere."""
 
 
+class InvalidName(Refused):
+    """No task can have this name."""
+
+
 class StorageError(BankError, OSError):
     """The operating system refused to read or write a file; `errno` is its code. `intarsia.files` raises it."""
 

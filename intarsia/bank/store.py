@@ -29,7 +29,16 @@ from intarsia.bank.entry import Entry, Problem
 from intarsia.bank.index import IndexRow
 from intarsia.bank.inlay import Inlay, InlayHeader, check_file, decode, encode, read_content, read_header, read_inlay
 from intarsia.bank.manifest import create_manifest, misfit, read_manifest
-from intarsia.errors import BankError, DamagedInlay, Misplaced, MissingParent, Refused, UnknownTask, did_you_mean
+from intarsia.errors import (
+    BankError,
+    DamagedInlay,
+    InvalidName,
+    Misplaced,
+    MissingParent,
+    Refused,
+    UnknownTask,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from intarsia.encoder.encoder import Encoder
@@ -124,7 +133,7 @@ class Store:
     def check_name(self, name: str) -> None:
         """Raise `Refused` if a task cannot have this name. Call it before training, to fail early."""
         if not isinstance(name, str) or not TASK_NAME.fullmatch(name):
-            raise Refused(
+            raise InvalidName(
                 f"{name!r} is not a valid task name. Use 1 to 64 characters: letters a-z and A-Z, digits, '-', '_' and "
                 "'.'; the first character must not be '.'."
             )

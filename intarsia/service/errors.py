@@ -11,6 +11,7 @@ from intarsia.errors import (
     DamagedInlay,
     DeadlineExceeded,
     IntarsiaError,
+    InvalidName,
     MissingParent,
     Overloaded,
     Refused,
@@ -92,6 +93,8 @@ def failure_of(error: IntarsiaError, folder: Path | None = None, task: str | Non
             409, f"The stored file of {task or 'this task'} is damaged; an administrator can restore another version.",
             code="damaged_inlay", param="task",
         )  # fmt: skip
+    if isinstance(error, InvalidName):
+        return Failure(422, message, code="invalid_name", param="task")
     if isinstance(error, Refused):
         return Failure(409, message, code="refused")
     if isinstance(error, BankError):

@@ -47,6 +47,8 @@ def test_a_task_is_learned_while_others_answer(own: Bank, base: str) -> None:
         job = reply.json()
         assert reply.status == 202 and reply.headers["location"] == f"/v1/jobs/{job['id']}"
         assert service.post("/v1/jobs", JOB).status == 409
+        wrong = service.post("/v1/jobs", {**JOB, "task": "no/name"})
+        assert (wrong.status, wrong.json()["error"]["code"]) == (422, "invalid_name")
         csv = "text,label\n" + "".join(f"{row['text']},same\n" for row in opinions(30))
         other = service.ask(
             "POST", "/v1/jobs?task=flat&text=text&label=label", csv.encode(), {"Content-Type": "text/csv"}
