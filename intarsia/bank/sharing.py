@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from intarsia.bank import succession
+from intarsia.bank.catalog import COMPOSED
 from intarsia.bank.copying import copy_family
 from intarsia.bank.entry import Entry
 from intarsia.bank.export import Exported
@@ -20,7 +21,7 @@ from intarsia.encoder.encoder import Encoder
 from intarsia.errors import ExchangeError
 from intarsia.exchange.binding import short_base
 
-INDEX = "index.sqlite*"  # a cache of the bank, which a copy builds anew
+OWN = ("index.sqlite*", f"inlays/{COMPOSED}")  # files of one place: a copy of the bank makes its own
 
 
 def write_bank(
@@ -37,8 +38,7 @@ def write_bank(
     entry = store.entry(name, version)
     with new_folder(folder, force, keep) as temporary, explained(folder):
         *_, copied = copy_family(store, Store(temporary), name, entry.version)
-        for cache in temporary.glob(INDEX):
-            cache.unlink()
+        _remove_own_files(temporary)
         base = short_base(str(entry.header.encoder["name"]))
         text = inlay_card(store.load(name, entry.version), entry.version, base, licence, str(copied.path.name))
         (temporary / "README.md").write_text(text, encoding="utf-8")
@@ -65,9 +65,14 @@ def pull(store: Store, name: str, repo: str, revision: str | None, encoder: Call
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "bank"
         shutil.copytree(found, folder)  # the hub's cache holds links, and a bank writes an index beside its files
-        for cache in folder.glob(INDEX):
-            cache.unlink()
+        _remove_own_files(folder)
         return read_bank(store, name, folder, repo, encoder)
+
+
+def _remove_own_files(folder: Path) -> None:
+    for pattern in OWN:
+        for file in folder.glob(pattern):
+            file.unlink()
 
 
 def read_bank(store: Store, name: str, folder: Path, source: str, encoder: Callable[[], Encoder]) -> Entry:
