@@ -137,7 +137,6 @@ def run(
         console.err.print(f"Ready after {seconds:.1f} s. Limits of the engine: {_listed(limits)}", markup=False)
 
     serve(bank, options, keys, jobs, announce, ready)
-    console.err.print("The service has ended.")
 
 
 def _listed(limits: Options | Limits, without: tuple[str, ...] = ()) -> str:

@@ -105,6 +105,7 @@ def serve(
             local.close()
     if service.failed is not None:
         raise service.failed
+    log.info("The service has ended.")
 
 
 def _local(bank: Bank, options: Options) -> Listener | None:

@@ -132,7 +132,8 @@ def test_every_limit_in_force_is_shown_at_the_start_and_the_log_is_json(learned:
         lines = [json.loads(line) for line in popen.stderr.read().splitlines()]
     assert limits == {name: str(value) for name, value in in_force.items()} | {"log": "json"}
     assert "Ready after" in shown[3]
-    assert [(line["event"], line["status"]) for line in lines] == [("request", 200), ("request", 404)]
+    assert [(line["event"], line["status"]) for line in lines[:-1]] == [("request", 200), ("request", 404)]
+    assert lines[-1]["message"] == "The service has ended."
 
 
 def test_every_option_is_an_environment_variable(learned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
