@@ -145,5 +145,5 @@ OPERATIONS = (
     Operation("POST", "/v1/tasks/{task}/restore", restore, "Serve an older version again", access="admin",
               takes=schemas.RestoreRequest, gives=schemas.TaskInfo, statuses=(404, 409, 507)),
     Operation("PUT", "/v1/tasks/{task}", upload, "Upload an inlay file as the newest version", access="admin",
-              accepts=(INLAY,), answer=201, gives=schemas.TaskInfo, statuses=(409, 507)),
+              accepts=(INLAY,), answer=201, gives=schemas.TaskInfo, statuses=(404, 409, 507)),
 )  # fmt: skip

@@ -229,6 +229,7 @@ def test_conflicts(own: Bank, open_service: Running, record: Recorder) -> None:
     assert record(open_service, by("upload"), content_of(foreign), where="/v1/tasks/rating", headers=octets) == 409
     upper = dataclasses.replace(inlay, name="RATING")
     assert record(open_service, by("upload"), content_of(upper), where="/v1/tasks/RATING", headers=octets) == 409
+    assert record(open_service, by("upload"), b"", where="/v1/tasks/a%2Fb", headers=octets) == 404
     first = open_service.post("/v1/jobs", GOOD["create"]).json()["id"]
     assert record(open_service, by("create")) == 409
     assert record(open_service, by("create"), {**GOOD["create"], "task": "another"}) == 429
