@@ -258,7 +258,7 @@ def test_a_task_is_learned_from_a_file(page: Page, tmp_path: Path, service: Runn
     page("#learn-button").click()
     page.wait(lambda: page("#learn-problem").text, "a bad name is refused")
     (fault,) = page.faults()  # the browser notes the refusal
-    assert "409" in fault
+    assert "422" in fault
     page("#name").clear()
     page("#name").send_keys("reviews")
     page("#learn-button").click()
