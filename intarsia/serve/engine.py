@@ -33,7 +33,8 @@ from intarsia.serve.statistics import EngineStats, Statistics
 PROBE = "a"  # the text of `Engine.probe`
 PART, PARTS_RUNNING = 512, 3  # asks that `answer` submits at a time, and how many parts may run
 TRIES = 8  # attempts of a call when other processes replace its tasks meanwhile
-LETTERS, CUT = 6, 16  # of a token, and tokens to which a task may cut a text: few texts are below that
+LETTERS = 6  # of a token: few texts have more
+CUT = 16  # tokens: few tasks cut their texts below that
 CLOSED = "the engine is closed; open the bank again."
 
 

@@ -58,7 +58,7 @@ async def models(request: Request) -> Reply:
 
 
 def _models(bank: Bank, base: dict[str, Any]) -> bytes:
-    """All models as JSON. Of a description only the date is decoded: there may be ten thousand of 25 KB."""
+    """All models as JSON. Only the date of each description is decoded: a description may have 25 KB."""
     found = [base]
     for entry in Listed.of(bank).entries:
         if entry.state == "ok":

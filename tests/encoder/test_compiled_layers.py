@@ -379,6 +379,18 @@ def test_stacks_are_as_in_pytorch(residual: Residual, threads: int) -> None:
         assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
 
 
+def check_composed(
+    encoder: Encoder, frozen: Frozen, method: Method, tensors: dict[str, torch.Tensor], plain: Group
+) -> None:
+    """Rows of a composition are as in PyTorch beside other rows, and have the same bits without them."""
+    rows = segments(encoder)
+    expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
+    assert error(expected, got) < 1e-5
+    _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
+    batch = pack(rows)
+    assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+
+
 @pytest.mark.parametrize("inside", ["alone", "in a stack"])
 def test_averages_are_as_in_pytorch(inside: str, threads: int) -> None:
     encoder = tiny_compiled()
@@ -396,12 +408,7 @@ def test_averages_are_as_in_pytorch(inside: str, threads: int) -> None:
         method = average if inside == "alone" else Stack(frozen.add("language", Bottleneck(3)), average, Pfeiffer(2))
         assert can_compile(encoder.shape, method)
         tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 2).items()}
-        rows = segments(encoder)
-        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
-        assert error(expected, got) < 1e-5
-        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
-        batch = pack(rows)
-        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+        check_composed(encoder, frozen, method, tensors, plain)
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -420,12 +427,7 @@ def test_fusions_are_as_in_pytorch(static: bool, threads: int) -> None:
     for method in (fuse, Stack(frozen.add("low", Bottleneck(3)), fuse, Pfeiffer(2)), Stack(inside, Pfeiffer(2))):
         assert can_compile(encoder.shape, method)
         tensors = {name: tensor[None] for name, tensor in lively(method, encoder, 4, 0.1).items()}
-        rows = segments(encoder)
-        expected, got = both(encoder, rows, [frozen.group(method, tensors, 1, 3), plain])
-        assert error(expected, got) < 1e-5
-        _, alone = both(encoder, rows[1:4], [frozen.group(method, tensors, 0, 3)])
-        batch = pack(rows)
-        assert torch.equal(alone, got[batch.offsets[1] : batch.offsets[4]])
+        check_composed(encoder, frozen, method, tensors, plain)
 
 
 def test_other_compositions_run_in_pytorch() -> None:
